@@ -76,7 +76,7 @@ async def test_it_survives_a_lost_pod_grows_and_shrinks_in_place(
 
 
 #: What a rank says of where it has read its state from: others' memory, and storage.
-SOURCES = r"(\S+ \w+) from that of others, .*? (\S+ \w+) from storage"
+SOURCES = r"(\S+ \w+) from others' memory, .*? (\S+ \w+) from storage"
 
 
 def kept_by_buddies(engine: str, options: dict[str, Any]) -> RunSpec:

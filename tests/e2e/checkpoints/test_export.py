@@ -38,7 +38,7 @@ def test_from_a_shell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the model of checkpoint 10 is in model.safetensors\n"
     for words, code, said in (
-        ((uri, "model.onnx"), 2, "says no format"),
+        ((uri, "model.onnx"), 2, "of no known format"),
         ((uri, "model.pt", "--step", "7"), 2, "step 7 has no committed checkpoint; there are: 10, 20"),
         ((uri, "/proc/model.pt"), 1, "/proc/model.pt cannot be written: "),
         ((uri, "a file/in/x.pt"), 1, "a file/in/x.pt cannot be written: a file is no folder"),

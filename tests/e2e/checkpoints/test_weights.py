@@ -95,7 +95,7 @@ def test_from_and_to_a_bucket(s3_uri: str, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("model.onnx", r"given a name that says no format; allowed: one that ends with \.pt"),
+        ("model.onnx", r"given a name of no known format; allowed: a name that ends with \.pt"),
         ("missing.pt", "there is no such file"),
         ("text.pt", "is no state dict that torch.save has written"),
         ("text.safetensors", "is no safetensors file"),
@@ -306,7 +306,7 @@ def test_weights_of_a_wrapped_model_are_known_without_what_wrapped_it(tmp_path: 
 
 def test_a_state_dict_within_another_dict_is_named(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "state_dict": Tied().state_dict()}, tmp_path / "last.pt")
-    with pytest.raises(InvalidInput, match=r"a dict with 'state_dict' in it; .*Save that one alone: "):
+    with pytest.raises(InvalidInput, match=r"a dict with 'state_dict' in it; .*Save that one alone with "):
         elastic.load_weights(tmp_path / "last.pt", Tied())
 
 

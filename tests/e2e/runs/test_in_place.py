@@ -39,7 +39,7 @@ async def test_a_killed_rank_costs_no_agent_and_no_reading(tmp_path: Path) -> No
     assert [stretch.generation for stretch in after.progress.stretches] == [2]
     for rank in (0, 1):
         log = (tmp_path / "run" / "logs" / "attempt-0002" / f"g02-rank-{rank}.log").read_text()
-        found = re.search(r"(\S+ \w+) from memory of this worker, .*? (\S+ \w+) from storage", log)
+        found = re.search(r"(\S+ \w+) from this worker's memory, .*? (\S+ \w+) from storage", log)
         assert found is not None, log
         memory, storage = found.groups()
         assert (memory != "0 B", storage) == (True, "0 B")

@@ -234,7 +234,7 @@ async def test_a_run_on_s3_survives_a_lost_worker(s3_uri: str) -> None:
         for rank in (2, 3):
             newcomers = open_store(uri).get(f"logs/attempt-0002/g02-rank-{rank}.log") or b""
             assert b", 0 B from storage" in newcomers
-            assert b", 0 B from that of others" not in newcomers
+            assert b", 0 B from others' memory" not in newcomers
         assert list(state_folder(uri).rglob("restore-*")) == [], (
             "what ranks fetched for each other is still there"
         )

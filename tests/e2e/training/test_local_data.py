@@ -234,7 +234,9 @@ async def test_a_stateful_loader_is_refused_at_another_world_size(tmp_path: Path
     assert failure is not None
     assert failure.kind is FailureKind.BAD_INPUT
     assert "was saved by 2 ranks, and there are 1" in (failure.error or "")
-    assert "workers.min and workers.max are left out. Or use run.loader" in (failure.error or "")
+    assert "workers.min and workers.max keeps its number of workers. Or use run.loader" in (
+        failure.error or ""
+    )
     assert left_over(tmp_path / "run") == []
 
 

@@ -111,7 +111,7 @@ def test_what_only_one_machine_cannot_read_stays(tmp_path: Path, monkeypatch: py
     store = open_store(str(tmp_path))
     assert (checkpoints.steps(store), checkpoint_retention.quarantined(store)) == ([5, 9], {})
     (news,) = Mailbox(store).read()
-    why = "a bit has flipped. Where it is stored it is whole, and stays"
+    why = "a bit has flipped. In storage it is whole, and stays"
     assert list(events_of(news, 1.0)) == [ev.CopyRefused(1.0, 2, 9, "node-0", why, newest=5)]
 
 

@@ -46,15 +46,15 @@ def test_a_piece_that_several_ranks_have_written_is_there_once() -> None:
 
 def test_a_checkpoint_with_a_hole_is_damaged_for_every_rank() -> None:
     """Also for those that need none of what is missing."""
-    with pytest.raises(CheckpointDamaged, match=r"of model.weight, 4 of 12 numbers are stored nowhere"):
+    with pytest.raises(CheckpointDamaged, match=r"4 of the 12 elements of model.weight are missing"):
         CheckpointReader(*checkpoint_of({"a": [row(0), row(0)], "b": [row(2)]}))
 
 
 @pytest.mark.parametrize(
     ("forged", "said"),
     [
-        ({"dtype": "nonsense"}, "is of no type of torch's: nonsense"),
-        ({"dtype": "save", "size": 16}, "is of no type of torch's: save"),
+        ({"dtype": "nonsense"}, "has a dtype that torch does not have: nonsense"),
+        ({"dtype": "save", "size": 16}, "has a dtype that torch does not have: save"),
         ({"offsets": (-1, 0)}, r"is no part of a tensor of \(3, 4\)"),
         ({"lengths": (4, 4), "size": 64}, r"is no part of a tensor of \(3, 4\)"),
         ({"offsets": (0,)}, "zip"),
@@ -87,14 +87,14 @@ def test_an_index_so_deep_that_nobody_can_read_it_is_damage() -> None:
 @pytest.mark.parametrize("other", [{"shape": (3, 4, 1)}, {"dtype": "int32"}])
 def test_parts_of_several_tensors_are_none_of_one(other: dict[str, Any]) -> None:
     extra = {"offsets": (2, 0, 0), "lengths": (1, 4, 1)} if "shape" in other else {}
-    with pytest.raises(CheckpointDamaged, match=r"model.weight is stored as several things"):
+    with pytest.raises(CheckpointDamaged, match=r"model.weight is stored as several values"):
         CheckpointReader(*checkpoint_of({"rank-0": [row(0), row(1), replace(row(2), **other, **extra)]}))
 
 
 @pytest.mark.parametrize("dtype", ["qint8", "quint4x2", "no such", "Tensor"])
 def test_an_index_of_what_is_no_plain_number_is_damage(dtype: str) -> None:
     piece = TensorChunk("optimizer.norm", dtype, (4,), (0,), (4,), 0, 4, ("0" * 16,))
-    with pytest.raises(CheckpointDamaged, match=r"optimizer\.norm is of no type of torch's"):
+    with pytest.raises(CheckpointDamaged, match=r"optimizer\.norm has a dtype that torch does not have"):
         CheckpointReader(*checkpoint_of({"rank-0": [piece]}))
 
 

@@ -22,15 +22,15 @@ _MAY_DIFFER = "optimizer.param_groups."
 
 #: Advice when a run's checkpoint does not fit.
 TO_TRAIN = (
-    "Go on with those that were saved, and in the dtypes they were saved in, or begin a run with another URI. Where a "
-    "script changes its model or optimizers while it trains (layers that thaw or grow, added groups, pruning), "
-    "give run.restore what changes them to what was saved: rebuild=fn, called with the facts of the checkpoint "
+    "Use the model and optimizers that were saved, in the same dtypes, or begin a run with another URI. A script may "
+    "also change them while it trains, as with layers that thaw or grow, added groups, or pruning. Then give "
+    "run.restore a function that repeats these changes: rebuild=fn, called with the facts of the checkpoint "
     "(docs/how-to/change-the-model.md)"
 )
 #: Advice when weights that are only read do not fit.
 TO_READ = (
-    "Load it into the model that was saved, in its dtypes; no dtype is changed unasked. To have it in another, convert "
-    "the model after it is loaded, and before it is wrapped: model.to(torch.bfloat16), for example"
+    "Load it into the model that was saved, in the same dtypes, as loading converts none. For another dtype, convert "
+    "the model after it is loaded and before it is wrapped, e.g. with model.to(torch.bfloat16)"
 )
 
 
@@ -120,8 +120,8 @@ def check_groups(optimizer: Mapping[str, Any], groups: int, what: str, then: str
     ours = len(optimizer.get("param_groups", []))
     if ours and ours != groups:
         raise InvalidInput(
-            f"{what} is of another optimizer: the script's have {ours} groups of parameters, and those that were saved "
-            f"{groups}. {then}"
+            f"{what} is of another optimizer: the script's optimizers have {ours} groups of parameters, and those that "
+            f"were saved have {groups}. {then}"
         )
 
 
@@ -140,9 +140,8 @@ def check_given(given: Container[str], stored: Mapping[str, TensorKind | None], 
     names = sorted(name.removeprefix("other.").removesuffix(".rest") for name in rests)
     if missing := [name for name in names if name not in given]:
         raise InvalidInput(
-            f"{what} has {', '.join(missing)}, which run.restore is not given: the next checkpoint would be without. "
-            "Give it again, or, to leave it for good, give None in its place: "
-            f"run.restore(model, optimizer, {missing[0]}=None)"
+            f"{what} has {', '.join(missing)}, which run.restore is not given: the next checkpoint would lack it. "
+            f"Give it again, or drop it for good with run.restore(model, optimizer, {missing[0]}=None)"
         )
 
 

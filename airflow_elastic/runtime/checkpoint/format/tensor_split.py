@@ -115,7 +115,7 @@ def join_tensors(rest: object, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tensor.numpy() if isinstance(value, HeldArray) else tensor
 
     if not isinstance(rest, Rest):
-        raise InvalidInput(f"is a {type(rest).__name__}, and no state as airflow-elastic writes them")
+        raise InvalidInput(f"is a {type(rest).__name__}, not a state that airflow-elastic writes")
     return _walk(rest.value, back)
 
 

@@ -42,10 +42,10 @@ def to_bytes(key: str, value: Any) -> bytes:
             return _with_tensors(key, value)
     except UntrustedType as error:
         raise InvalidInput(
-            f"{key.removesuffix('.rest')}{_place(value)} holds {error}, which no restore would unpickle; allowed: "
-            "plain values and containers of them, numpy's arrays, tensors, and types that the script trusts. Have "
-            "state_dict() return such values, or say torch.serialization.add_safe_globals([...]) before run.restore, "
-            "and wherever the checkpoint is read"
+            f"{key.removesuffix('.rest')}{_place(value)} holds {error}, which no restore would unpickle. Allowed are "
+            "plain values and containers of them, numpy's arrays, tensors, and types that the script trusts. Return "
+            "such values from state_dict(). Or call torch.serialization.add_safe_globals([...]) before run.restore, "
+            "and before the checkpoint is read elsewhere"
         ) from None
     return buffer.getvalue()
 
@@ -67,7 +67,7 @@ def from_bytes(key: str, data: bytes) -> Any:
     except UntrustedType as error:
         raise InvalidInput(
             f"{key} holds {error}, which is not unpickled: it is neither a plain value nor of a type that the script "
-            "trusts. Where it is of your own, say torch.serialization.add_safe_globals([...]) before"
+            "trusts. If the type is your own, call torch.serialization.add_safe_globals([...]) first"
         ) from None
     except Exception as error:  # damaged bytes can raise any kind
         raise CheckpointDamaged(f"{key} cannot be unpickled: {error!r}") from error
@@ -79,8 +79,8 @@ def _with_tensors(key: str, value: Any) -> bytes:
         torch.save(value, buffer, pickle_module=_WHOLE, pickle_protocol=pickle.HIGHEST_PROTOCOL)
     except _Refused:
         raise InvalidInput(
-            f"{key} holds a DTensor in an object that is kept as one value, as it is on the first rank: its other "
-            "parts would be lost. Keep it in dicts, lists or tuples, or in a module of its own"
+            f"{key} holds a DTensor in an object that is saved as one value, by the first rank alone. The other ranks' "
+            "parts would be lost. Keep it in dicts, lists or tuples, or in a module"
         ) from None
     return buffer.getvalue()
 

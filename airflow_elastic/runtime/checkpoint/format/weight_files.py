@@ -51,7 +51,9 @@ def format_of(name: str, *more: str) -> str:
     found = SUFFIXES.get(Path(name).suffix)
     if found is None:
         allowed = ", ".join((*SUFFIXES, *more))
-        raise InvalidInput(f"{name}: given a name that says no format; allowed: one that ends with {allowed}")
+        raise InvalidInput(
+            f"{name}: given a name of no known format; allowed: a name that ends with {allowed}"
+        )
     return found
 
 
@@ -61,7 +63,7 @@ def _parts(index: Path) -> list[str]:
         said = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(part) for part in said.values()})
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{index}: is no index of weights: it has no `weight_map` of files") from error
+        raise InvalidInput(f"{index}: is no index of weights, as it has no `weight_map` of files") from error
     for name in names:
         if Path(name).name != name or name.endswith(INDEX):
             raise InvalidInput(f"{index}: names {name!r}; allowed: files of weights beside it")
@@ -77,12 +79,12 @@ def _read_torch(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} is no state dict that torch.save has written: {error}") from error
     if not isinstance(weights, dict):
         raise InvalidInput(
-            f"{path}: given {type(weights).__name__}; allowed: a state dict, as model.state_dict() is"
+            f"{path}: given {type(weights).__name__}; allowed: a state dict as from model.state_dict()"
         )
     if nested := [name for name, one in weights.items() if isinstance(one, dict) and not is_extra(str(name))]:
         raise InvalidInput(
-            f"{path}: given a dict with {', '.join(map(repr, nested))} in it; allowed: a state dict, as "
-            f"model.state_dict() is. Save that one alone: torch.save(torch.load(file)[{nested[0]!r}], 'model.pt')"
+            f"{path}: given a dict with {', '.join(map(repr, nested))} in it; allowed: a state dict as from "
+            f"model.state_dict(). Save that one alone with torch.save(torch.load(file)[{nested[0]!r}], 'model.pt')"
         )
     return weights
 

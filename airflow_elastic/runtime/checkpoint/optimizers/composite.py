@@ -70,8 +70,8 @@ def _resolved(one: Any, given: set[int]) -> list[torch.optim.Optimizer]:
     if all(one.state is each.state for each in within):
         return [one]
     raise InvalidInput(
-        f"an optimizer ({_kind(one)}) steps by what it holds as {held[0][0]} ({_kind(inner[0])}), whose state its own "
-        "state_dict() leaves out: it would be lost with each restart. Give that in its place: "
+        f"an optimizer ({_kind(one)}) steps by an inner one, {held[0][0]} ({_kind(inner[0])}). Its state_dict() leaves "
+        "out the state of that one, so each restart would lose it. Give the inner one instead: "
         f"run.restore(model, {_words(held)})"
     )
 
@@ -80,10 +80,10 @@ def _other_form(one: Any, kept: Any, held: Sequence[tuple[str, list[Any]]]) -> s
     keys = (
         f"the keys {', '.join(map(repr, [*kept][:3]))}" if isinstance(kept, Mapping) else type(kept).__name__
     )
-    within = f", or what is in it: run.restore(model, {_words(held)})" if held else ""
+    within = f", or give its inner optimizers: run.restore(model, {_words(held)})" if held else ""
     return (
-        f"an optimizer ({_kind(one)}) has a state dict of a form of its own ({keys}; torch's has 'state' and "
-        "'param_groups'). Give it by a name of its own, by which its state is kept as it is: "
+        f"an optimizer ({_kind(one)}) has a state dict of another form than torch's ({keys}; torch's has 'state' and "
+        "'param_groups'). Give it by a name of its own, so that its state is saved as it is: "
         f"run.restore(model, own=optimizer){within}"
     )
 

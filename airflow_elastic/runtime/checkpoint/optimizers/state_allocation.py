@@ -22,7 +22,7 @@ from airflow_elastic.spec.errors import InvalidInput
 log = logging.getLogger(__name__)
 
 _SHAPE = (2, 3)
-_UNSAID = "does not show with a step without gradients"
+_UNSAID = "A step without gradients does not show"
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
@@ -112,14 +112,15 @@ def room_as_stored(
             return torch.empty_like(parameter, dtype=kind.dtype, requires_grad=False)
         if isinstance(parameter, DTensor) and kind.shape:
             raise InvalidInput(
-                f"an optimizer keeps something of the shape {kind.shape} for a parameter of {tuple(parameter.shape)} "
-                f"that is sharded, and {_UNSAID} which part of that is a rank's: it cannot be put back with fully_shard"
+                f"an optimizer keeps a tensor of the shape {kind.shape} for a sharded parameter of the shape "
+                f"{tuple(parameter.shape)}. {_UNSAID} which part of the tensor is a rank's, so the tensor cannot be "
+                "restored with fully_shard"
             )
         return torch.empty(kind.shape, dtype=kind.dtype)
     if not now and not isinstance(now, list) and any(map(_is_number, (path[0] for path in stored))):
         raise InvalidInput(
-            f"an optimizer keeps lists, or values by numbers, for a parameter, and {_UNSAID} which of the two: it "
-            "cannot be put back by its parameters' names. In a new run, give it by a name of its own: "
+            f"an optimizer keeps lists, or dicts with numbers as keys, for a parameter. {_UNSAID} which of the two, "
+            "so its state cannot be restored by names of parameters. In a new run, give it by a name of its own: "
             "run.restore(model, own=optimizer)"
         )
     own = [(tuple(str(key).split(".")), key) for key in now] if isinstance(now, dict) else []

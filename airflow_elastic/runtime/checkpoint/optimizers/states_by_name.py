@@ -72,7 +72,7 @@ def check_optimizers(model: torch.nn.Module, optimizers: Optimizers, departed: R
     if twice := [each for each, count in counts.items() if count > 1]:
         raise InvalidInput(
             f"{_some([names[each] for each in twice])}: optimizers have the same parameters ({len(twice)} of them) "
-            "more than once, and of each parameter one state is kept. Where there is a second optimizer, "
+            "more than once, but only one state of each parameter is saved. If there is a second optimizer, "
             + by_name.format("second")
         )
 
@@ -85,10 +85,10 @@ def _check_strangers(
     if strangers := [str(tuple(each.shape)) for each in own if each not in names and id(each) not in gone]:
         raise InvalidInput(
             f"an optimizer ({kind}) has {len(strangers)} parameters that are not the model's, of the shapes "
-            f"{_some(strangers)}: they would not be saved. Have the model be what holds all that is trained, e.g. "
-            "torch.nn.ModuleDict({'net': net, 'loss': loss}), or give a second model and its optimizer by names: "
-            "run.restore(net, optimizer, critic=critic, critic_optimizer=other); and make the optimizer after the "
-            "model is sharded"
+            f"{_some(strangers)}: they would not be saved. Put everything that is trained into one model, e.g. "
+            "torch.nn.ModuleDict({'net': net, 'loss': loss}). Or give a second model and its optimizer by names with "
+            "run.restore(net, optimizer, critic=critic, critic_optimizer=other). If the model is sharded, make the "
+            "optimizer after that"
         )
 
 
@@ -127,7 +127,7 @@ def states_of(
         ]
         if of_none:
             raise OfNoParameter(
-                f"an optimizer ({type(one).__name__}) keeps {of_none[0]!r}, which is the state of no parameter: give "
+                f"an optimizer ({type(one).__name__}) keeps {of_none[0]!r}, which is the state of no parameter. Give "
                 "it by a name of its own: run.restore(model, own=optimizer)"
             )
         state |= {name: kept for number, kept in own["state"].items() if (name := numbered[number])}
@@ -322,10 +322,10 @@ def _taken(
     there = max(
         (set(group["params"]) for group, *_ in groups), key=lambda one: len(one & mine), default=set()
     )
-    differ = [f"the checkpoint's is without {name}" for name in sorted(mine - there)]
+    differ = [f"the checkpoint's lacks {name}" for name in sorted(mine - there)]
     differ += [f"the checkpoint's has {name}, too" for name in sorted(there - mine)]
     raise InvalidInput(
-        "the parameter groups of the optimizers are not those that were saved: of the group of "
+        "the parameter groups of the optimizers differ from those that were saved. For the group of "
         f"{min(mine, default='no parameter')}, {'; '.join(differ[:_SHOWN])}"
     )
 

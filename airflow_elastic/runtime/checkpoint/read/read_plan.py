@@ -121,8 +121,8 @@ def plan_reads(
             is_one = stored[key][0] is stored[tied][0]
             if apart and not is_one:
                 raise InvalidInput(
-                    f"{tied} and {key} are one tensor in the script (tied weights), and two in the checkpoint: tie "
-                    "them where they were tied, or not at all"
+                    f"{tied} and {key} are one tensor in the script (tied weights), but two in the checkpoint. Tie "
+                    "weights only as they were tied when it was saved"
                 )
             if is_one and not overlaps(value):
                 continue  # read under its first name
@@ -134,7 +134,7 @@ def plan_reads(
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, torch.Tensor) and value.is_meta:
             raise InvalidInput(
-                f"{key} is on the meta device, where nothing is kept: give it memory before run.restore"
+                f"{key} is on the meta device, where tensors have no memory: give it memory before run.restore"
             )
         if isinstance(first, Blob):
             found.append(ReadItem(entries[0], (), partial(_put, state, paths[key])))

@@ -66,7 +66,7 @@ class CheckpointReader:
             # Parts of tied weights may be stored under either name, as a rank without elements does not see the tie.
             self._stored[name] = [*self._stored.get(first, ()), *self._stored.get(name, ())]
             if not self._stored[name]:
-                raise CheckpointDamaged(f"{name} is to be {first}, which is not stored")
+                raise CheckpointDamaged(f"{name} is tied to {first}, which is not stored")
         for name in self._stored:
             self._check_whole(name)
 
@@ -110,10 +110,10 @@ class CheckpointReader:
         entries = [one.entry for one in self._stored[name]]
         pieces = [entry for entry in entries if isinstance(entry, TensorChunk)]
         if len({(piece.shape, piece.dtype) for piece in pieces}) > 1 or 0 < len(pieces) < len(entries):
-            raise CheckpointDamaged(f"{name} is stored as several things that are no parts of one tensor")
+            raise CheckpointDamaged(f"{name} is stored as several values that are not parts of one tensor")
         have, all_ = sum(prod(one.lengths) for one in pieces), prod(pieces[0].shape) if pieces else 0
         if have < all_:
-            raise CheckpointDamaged(f"of {name}, {all_ - have} of {all_} numbers are stored nowhere")
+            raise CheckpointDamaged(f"{all_ - have} of the {all_} elements of {name} are missing")
 
     def plan(self, state: dict[str, Any], memory: Memory) -> StateLoader:
         """Plan how to fill a state. Values that are not stored stay as they are.
@@ -195,7 +195,7 @@ def _check(piece: TensorChunk) -> None:
     """Raise ValueError if it cannot be a part of a tensor. A correct checksum does not make its numbers valid."""
     each = _item_bytes(piece.dtype)
     if each is None:
-        raise ValueError(f"{piece.key} is of no type of torch's: {piece.dtype}")
+        raise ValueError(f"{piece.key} has a dtype that torch does not have: {piece.dtype}")
     for whole, at, length in zip(piece.shape, piece.offsets, piece.lengths, strict=True):
         if at < 0 or length < 0 or at + length > whole:
             raise ValueError(f"{piece.key} is no part of a tensor of {piece.shape}")

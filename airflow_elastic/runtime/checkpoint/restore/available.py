@@ -108,15 +108,15 @@ class AvailableCheckpoints:
     def _open(self, step: int) -> Opened:
         manifest = checkpoints.read(self._store, step)
         then = (
-            "To go on from it, copy `checkpoints/` into the folder of a new run before that begins; to go on from this "
-            f"run's own, remove {layout.manifest(step)}. Nothing was changed"
+            "To go on from it, copy `checkpoints/` into the folder of a new run before that run begins. To go on from "
+            f"this run's own checkpoints, remove {layout.manifest(step)}. Nothing was changed"
         )
         check_run(self._store, manifest, then)
         saved_with = manifest.versions.get("torch")
         if saved_with not in (None, VERSIONS["torch"]):
             log.warning(
-                "checkpoint %d was saved with torch %s, and this is %s, which need not compute the same bits, nor "
-                "shuffle an epoch that has begun in the same order",
+                "checkpoint %d was saved with torch %s, but this is torch %s. Results may differ in some bits, and the "
+                "rest of the epoch may be shuffled in another order",
                 *(step, saved_with, VERSIONS["torch"]),
             )
         return manifest, read_indexes(self._store, manifest)
@@ -142,8 +142,8 @@ class AvailableCheckpoints:
         for step, reason in damaged.items():
             try:
                 if not self._is_damaged(step, reason):
-                    log.warning("checkpoint %d is whole where it is stored, and stays: %s", step, reason)
-                    self.tell_refused(step, f"{reason}. Where it is stored it is whole, and stays", newest)
+                    log.warning("checkpoint %d is whole in storage, and stays: %s", step, reason)
+                    self.tell_refused(step, f"{reason}. In storage it is whole, and stays", newest)
                     continue
                 trouble = CheckpointTrouble(self._attempt, step, reason, newest)
                 checkpoint_retention.set_aside(self._store, trouble, by="rank 0")
@@ -178,7 +178,9 @@ class AvailableCheckpoints:
         try:
             Mailbox(self._store).post("refused", by=self._worker, checkpoint=trouble)
         except StoreError as error:
-            log.warning("that a copy of checkpoint %d was not used cannot be told: %s", step, error)
+            log.warning(
+                "a copy of checkpoint %d was not used, but this could not be reported: %s", step, error
+            )
 
 
 def check_run(store: Store, manifest: Manifest, then: str) -> None:

@@ -32,7 +32,7 @@ def _tidy(store: Store, attempt: int) -> None:
     try:
         removed = checkpoint_retention.remove_uncommitted(store, attempt)
     except StoreError as error:
-        log.warning("files of saves that were cut off could not be removed, they only take space: %s", error)
+        log.warning("files of unfinished saves could not be removed; they only take space: %s", error)
     else:
         if removed:
-            log.info("removed %d files of saves that were cut off", removed)
+            log.info("removed %d files of unfinished saves", removed)

@@ -239,8 +239,8 @@ class Restorer:
         if steps:
             why = "; ".join(f"{step}: {damaged[step]}" for step in steps)
             raise CheckpointDamaged(
-                f"none of the checkpoints {steps} of {self._store.uri} is whole ({why}). They are left as they are: "
-                "look with `airflow-elastic verify`; to train from the beginning, use another run URI"
+                f"none of the checkpoints {steps} of {self._store.uri} is whole ({why}). They are unchanged: check "
+                "them with `airflow-elastic verify`. To train from the beginning, use another run URI"
             )
         stock.forget()
         return None
@@ -253,8 +253,8 @@ class Restorer:
         if self._ranks.any(self.relied):
             self.stock.set_aside(damaged, before)
             log.error(
-                "checkpoint %d, which run.resumed told of, is damaged and set aside: this attempt ends with exit code "
-                "%d, and the next one is told of checkpoint %d",
+                "checkpoint %d, which the script knows from run.resumed, is damaged and was set aside. This attempt "
+                "ends with exit code %d, and run.resumed of the next one has checkpoint %d",
                 *(max(damaged), RESTART_ME, before),
             )
             raise SystemExit(RESTART_ME)
@@ -326,7 +326,7 @@ class Restorer:
 
     def _not_ours(self, manifest: Manifest, why: str) -> InvalidInput:
         return InvalidInput(
-            f"checkpoint {manifest.step} of {self._store.uri} is whole, but {why}. Where somebody else wrote it, "
+            f"checkpoint {manifest.step} of {self._store.uri} is whole, but {why}. If another program wrote it, "
             f"remove {layout.manifest(manifest.step)} to go on from the one before. Nothing was changed there"
         )
 
@@ -355,10 +355,10 @@ class Restorer:
             lent = [key for key in nearby.memory if nearby.loan(key)]
             from_disk, from_others = loading.bytes_of(nearby.disk), loading.bytes_of(lent)
             log.info(
-                "checkpoint %d: %s from memory of this worker, %s from that of others, %s from disk, "
-                "%s from storage, %.2f s",
-                *(loading.manifest.step, size(loading.memory_bytes), size(from_others), size(from_disk)),
-                *(size(loading.file_bytes - from_others - from_disk), time.monotonic() - began),
+                "checkpoint %d was read in %.2f s: %s from this worker's memory, %s from others' memory, "
+                "%s from disk, %s from storage",
+                *(loading.manifest.step, time.monotonic() - began, size(loading.memory_bytes)),
+                *(size(from_others), size(from_disk), size(loading.file_bytes - from_others - from_disk)),
             )
             # Count a neighbour that stopped answering, too: some bytes may be from it.
             elsewhere = loading.memory_bytes + from_disk + loading.bytes_of(nearby.memory)

@@ -136,7 +136,7 @@ def _apart(name: str) -> tuple[str, bool, str]:
     place, _, key = name.rpartition("/")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/(?!/)", name) or place.endswith(":/"):
         raise InvalidInput(
-            f"{name}: allowed: a path, or a URI as a string, with a name in it: s3://bucket/model.pt"
+            f"{name}: allowed: a path or a URI (as a string) with the name of a file, e.g. s3://bucket/model.pt"
         )
     return place, "://" in name, key
 

@@ -1,4 +1,4 @@
-"""Estimate how much memory of a worker saves take. If there is not enough, refuse to begin, before the first step."""
+"""Estimate the memory that saves take on a worker. If there is not enough, refuse to begin, before the first step."""
 
 from __future__ import annotations
 
@@ -73,13 +73,14 @@ def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) ->
             buddies = ", or turn checkpoint.buddies off" if neighbours else ""
             if len(here) == 1:
                 raise InvalidInput(
-                    f"worker {most} has not the memory to save into: {told}, and only {free / 1e9:.3g} GB are free. "
-                    f"Give workers more memory, or more workers less each{buddies}"
+                    f"worker {most} does not have enough memory for saves: {told}, and only {free / 1e9:.3g} GB are free. "
+                    f"Give workers more memory, or use more workers{buddies}"
                 )
             raise InvalidInput(
-                f"{each[most * procs][2]} has not the memory that its workers {', '.join(map(str, here))} save into: "
-                f"they want {sum(wanted[one] for one in here) / 1e9:.3g} GB, and only {free / 1e9:.3g} GB are free "
-                f"there. Of the largest of them, {told}. Give it more memory, or fewer of the workers{buddies}"
+                f"{each[most * procs][2]} does not have enough memory for the saves of its workers "
+                f"{', '.join(map(str, here))}: they need {sum(wanted[one] for one in here) / 1e9:.3g} GB, and only "
+                f"{free / 1e9:.3g} GB are free there. For the largest of them, {told}. Give it more memory, or fewer "
+                f"of the workers{buddies}"
             )
     number, rank = divmod(ranks.rank, procs)
     if rank == 0 and (mine_of := [share for share in shares if number in share[1]]):
@@ -114,7 +115,7 @@ def _wanted(worker: Sequence[MemoryEstimate], neighbours: int) -> int:
 
 def _told(here: Sequence[MemoryEstimate], neighbours: int) -> str:
     own = sum(one.state for one in here)
-    more = f", and {_size(neighbours)} more for what it keeps of a neighbour's" if neighbours else ""
+    more = f", and {_size(neighbours)} more for a neighbour's states" if neighbours else ""
     least = "at least " if any(one.at_least for one in here) else ""
     return f"saves take {least}{COUNT} times {_size(own)} of its memory{more}"
 

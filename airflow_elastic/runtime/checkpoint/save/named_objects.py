@@ -88,10 +88,10 @@ class NamedObjects:
         for name, one in self._others.items():
             if _is_sharded(one) and self._owned(one) is None:
                 raise InvalidInput(
-                    f"{name} is an optimizer ({type(one).__name__}) of parameters that are sharded, and those are put "
-                    "back by their names alone. Give the model that has all of them, too: run.restore(net, optimizer, "
-                    f"critic=critic, {name}=optimizer_of_critic); one that keeps no state of each parameter (LBFGS) "
-                    "cannot be saved with fully_shard"
+                    f"{name} is an optimizer ({type(one).__name__}) of sharded parameters, whose states can only be "
+                    "restored by names. Also give the model that has all of them with run.restore(net, optimizer, "
+                    f"critic=critic, {name}=optimizer_of_critic). An optimizer that keeps no state of each parameter "
+                    "(LBFGS) cannot be saved with fully_shard"
                 )
 
     def materialise(self, reader: CheckpointReader) -> None:
@@ -173,8 +173,8 @@ class NamedObjects:
         owned = self._owned(one)
         if owned is None:
             raise InvalidInput(
-                f"{what} has {name} by the names of a model's parameters, and run.restore is given no model that has "
-                "all of those of the optimizer: give that one, by its name, too"
+                f"{what} has the states of {name} by names of parameters, but run.restore is given no model with all "
+                "parameters of the optimizer. Give that model, by its name, too"
             )
         model, parts, _ = owned
         kept = state[_BY_NAME]

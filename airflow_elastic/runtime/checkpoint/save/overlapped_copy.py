@@ -110,11 +110,11 @@ class OverlappedCopy:
         if self._failure is not None:
             # Other errors may be those of a broken GPU.
             kind = InvalidInput if isinstance(self._failure, InvalidInput) else ElasticError
-            raise kind(f"what is to be saved could not be copied: {self._failure}") from self._failure
+            raise kind(f"the state could not be copied: {self._failure}") from self._failure
         if self._changed:
             raise InvalidInput(
                 "weights or optimizer states have changed outside of an optimizer's step while they were copied: with "
-                "checkpoint.overlap they must not. Turn it off, and run again: that goes on from the checkpoint before"
+                "checkpoint.overlap they must not. Turn it off and run again, to go on from the checkpoint before"
             )
 
 
@@ -157,4 +157,4 @@ def pin(memory: memoryview) -> None:
     if error:
         with contextlib.suppress(RuntimeError):  # CUDA returns the same error from the next call
             torch.zeros(1, device="cuda")
-        log.warning("memory to save into cannot be pinned (CUDA error %d): saves take longer", error)
+        log.warning("memory for saves cannot be pinned (CUDA error %d): saves take longer", error)

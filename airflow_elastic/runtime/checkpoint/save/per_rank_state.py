@@ -43,8 +43,8 @@ class PerRankState:
         if len(states) != self._ranks.world_size:
             raise InvalidInput(
                 f"the {type(self._other).__name__} was saved by {len(states)} ranks, and there are "
-                f"{self._ranks.world_size}: what each of them had read cannot be dealt anew. Go on with {len(states)}: "
-                "a run keeps its number of workers where workers.min and workers.max are left out. Or use run.loader, "
-                "which goes on with any number"
+                f"{self._ranks.world_size}: the samples of each rank cannot be divided again. Go on with "
+                f"{len(states)}: a run without workers.min and workers.max keeps its number of workers. Or use "
+                "run.loader, which goes on with any number"
             )
         self._other.load_state_dict(states[self._ranks.rank])

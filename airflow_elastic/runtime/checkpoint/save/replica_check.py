@@ -51,9 +51,9 @@ def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> bool
         return True
     found = sorted(set().union(*ranks.gather(others)))
     log.warning(
-        "ranks differ in %d of %d tensors that are not sharded (%s): a checkpoint has each of them from one rank, and "
-        "is nobody's state. Wrap the model in DistributedDataParallel, shard it, or use run.average; on GPUs of "
-        "several kinds replicas differ by rounding",
+        "ranks differ in %d of %d tensors that are not sharded (%s). A checkpoint takes each of them from one rank, "
+        "so it mixes several states. Wrap the model in DistributedDataParallel, shard it, or use run.average. On "
+        "GPUs of several kinds, replicas differ by rounding",
         *(len(found), len(values), _some(found)),
     )
     return False
@@ -65,9 +65,9 @@ def _refuse(told: list[dict[str, str]]) -> None:
     name = names[0]
     first, other = told[0].get(name, "nothing"), theirs.get(name, "nothing")
     raise InvalidInput(
-        f"ranks have not the same state: {_some(names)}. Of {name} rank 0 has {first}, rank {rank} {other}. What is "
-        "not sharded has to be alike on all ranks: shard it as DTensors, or save it yourself; an optimizer's states "
-        "are there once each rank has used all parameters"
+        f"ranks do not have the same state: {_some(names)}. For {name}, rank 0 has {first}, rank {rank} has {other}. "
+        "Tensors that are not sharded must be alike on all ranks: shard them as DTensors, or save them yourself. An "
+        "optimizer has all states once each rank has used all parameters"
     )
 
 

@@ -92,15 +92,15 @@ class Stateful:
         for one in self.optimizers:
             if not (hasattr(one, "param_groups") or is_optimizer(one)):
                 raise InvalidInput(
-                    f"run.restore: given a {type(one).__name__} where optimizers stand; whatever else has a state is "
-                    "given by a name of the script's own: run.restore(model, optimizer, schedule=schedule)"
+                    f"run.restore: given a {type(one).__name__} as an optimizer. Give other objects that have a state "
+                    "by names of your own: run.restore(model, optimizer, schedule=schedule)"
                 )
         for name, other in self.others.items():
             if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
                 raise InvalidInput(
-                    f"run.restore: {name}: given a {type(other).__name__}; allowed: what has state_dict and "
-                    "load_state_dict. What changes with training is to be kept by such an object, anything else need "
-                    "not be given"
+                    f"run.restore: {name}: given a {type(other).__name__}; allowed: an object with state_dict and "
+                    "load_state_dict. Keep everything that changes with training in such objects; others need not be "
+                    "given"
                 )
         within = saved_in_place_of(self.optimizers, self.others.values())
         object.__setattr__(self, "optimizers", within)

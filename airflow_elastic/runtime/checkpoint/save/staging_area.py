@@ -88,8 +88,8 @@ class StagingArea:
             return cls._opened(paths, local_rank)
         except (OSError, IndexError) as error:
             raise InvalidInput(
-                f"the memory of this worker's agent, into which its ranks save ({len(paths['slots'])} of them), cannot "
-                f"be reached by local rank {local_rank} ({error}): start workers.procs ranks beside it, as its user"
+                f"local rank {local_rank} cannot open the memory of this worker's agent, which has slots for "
+                f"{len(paths['slots'])} ranks ({error}). Start workers.procs ranks on its machine, as its user"
             ) from error
 
     @classmethod
@@ -141,7 +141,7 @@ class StagingArea:
             for slot in self._slots:
                 slot.map_ahead(size)
         except OSError as error:
-            log.info("memory to save into is mapped with the first save: %s", error)
+            log.info("memory for saves will be mapped at the first save: %s", error)
 
     def put(
         self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
@@ -244,6 +244,6 @@ def _room(slot: StagingSlot, size: int, procs: int) -> memoryview:
     except (OSError, MemoryError) as error:
         whole = size * COUNT * procs / 1e9
         raise InvalidInput(
-            f"there is no memory to save into: this rank's state takes {COUNT} times {size / 1e9:.3g} GB, all ranks of "
-            f"the worker about {whole:.3g} GB ({error}); give workers more memory, or fewer ranks"
+            f"there is not enough memory for saves ({error}): this rank's state takes {COUNT} times {size / 1e9:.3g} "
+            f"GB, all ranks of the worker about {whole:.3g} GB. Give workers more memory, or fewer ranks"
         ) from error

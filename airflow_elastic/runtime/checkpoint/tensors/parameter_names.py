@@ -43,14 +43,14 @@ def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[st
     state = _state_dict_fn(model, "state_dict")()
     if not state and not may_be_empty:
         raise InvalidInput(
-            f"the model ({type(model).__name__}) has an empty state dict: there is nothing to save of it. Give "
-            "run.restore the one whose parameters are trained"
+            f"the model ({type(model).__name__}) has an empty state dict, so there is nothing to save. Give "
+            "run.restore the model whose parameters are trained"
         )
     names = _names(model, state, kinds)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InvalidInput(
-            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice[0]}, without the "
-            "names of what wraps their modules: rename one of the modules"
+            f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice[0]}, because names "
+            "of wrappers are left out: rename one of their modules"
         )
     return dict(zip(names, state.values(), strict=True))
 

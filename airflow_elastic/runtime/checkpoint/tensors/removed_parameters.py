@@ -60,15 +60,15 @@ class RemovedParameters:
             changes = self._had[one]
             if changes is None:
                 log.info(
-                    "a parameter of the shape %s is no part of the model any more: what the optimizer (%s) keeps of it "
-                    "is not saved",
+                    "a parameter of the shape %s is no part of the model any more: its state in the optimizer (%s) is "
+                    "not saved",
                     *(tuple(one.shape), whose),
                 )
                 self._had[one] = one._version
             elif changes != one._version and one not in SharedStorage(model):  # weight norm keeps its memory
                 raise InvalidInput(
-                    f"an optimizer ({whose}) goes on changing a parameter of the shape {tuple(one.shape)} that is no "
-                    "part of the model any more: it would not be saved. Have the model hold it, or take it out of the "
-                    "optimizer, or set its grad to None"
+                    f"an optimizer ({whose}) still changes a parameter of the shape {tuple(one.shape)} that is no part "
+                    "of the model any more: it would not be saved. Keep it in the model, take it out of the optimizer, "
+                    "or set its grad to None"
                 )
         return found

@@ -12,11 +12,11 @@ from torch.distributed.tensor import DTensor, Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.masked import MaskedTensor
 
-SHARDED_TENSOR = "{} is a ShardedTensor, of the first FSDP: shard the model with fully_shard"
+SHARDED_TENSOR = "{} is a ShardedTensor, as FSDP1 makes them: shard the model with fully_shard"
 
 WRAPPER = (
-    "{} is a {}, which is made of other tensors (a quantised one, for example). What it stands for would be saved in "
-    "its place, and could not be put back. Keep it in one of torch's dtypes"
+    "{} is a {}, which is made of other tensors (a quantised one, for example). The tensor that it stands for would be "
+    "saved instead, and could not be restored. Keep it in one of torch's dtypes"
 )
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -136,7 +136,7 @@ def test_what_is_no_part_of_the_model_and_trained_on_is_refused(
     worker.save(objects, 2, Position(), reason="script", metrics={})
     gone.grad = torch.ones_like(gone)
     training.optimizers[0].step()
-    with pytest.raises(InvalidInput, match=r"goes on changing a parameter of the shape \(4, 4\)"):
+    with pytest.raises(InvalidInput, match=r"still changes a parameter of the shape \(4, 4\)"):
         worker.save(objects, 3, Position(), reason="script", metrics={})
 
 

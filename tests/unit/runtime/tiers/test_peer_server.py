@@ -78,7 +78,7 @@ def test_what_was_lost_is_read_from_the_neighbours_memory(
     assert same(loaded, objects(7))
     assert far.asked == []
     assert " 0 B from storage" in caplog.text
-    assert " 0 B from that of others" not in caplog.text
+    assert " 0 B from others' memory" not in caplog.text
 
 
 def flip(two: Pair, loans: dict[str, PeerFile]) -> None:

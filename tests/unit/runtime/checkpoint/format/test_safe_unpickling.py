@@ -70,7 +70,7 @@ def test_a_hostile_checkpoint_with_all_its_checksums_is_never_unpickled(
 @pytest.mark.parametrize(
     ("rest", "why"),
     [
-        ({"last_epoch": 3}, "is a dict, and no state as airflow-elastic writes them"),
+        ({"last_epoch": 3}, "is a dict, not a state that airflow-elastic writes"),
         (Rest({"table": Held("/table")}), "names a tensor, '/table', that the checkpoint does not have"),
         (Rest([HeldArray("array:/1")]), "names a tensor, 'array:/1', that the checkpoint does not have"),
     ],

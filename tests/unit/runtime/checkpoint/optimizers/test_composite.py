@@ -194,9 +194,12 @@ def test_one_within_another_within_another() -> None:
     [
         (
             Sharp,
-            r"Sharp\) steps by what it holds as base_optimizer \(SGD\).*run\.restore\(model, optimizer\.base_",
+            r"Sharp\) steps by an inner one, base_optimizer \(SGD\).*run\.restore\(model, optimizer\.base_",
         ),
-        (Counting, r"form of its own \(the keys 'steps'.*own=optimizer.*model, \*optimizer\.optimizers\)"),
+        (
+            Counting,
+            r"another form than torch's \(the keys 'steps'.*own=optimizer.*model, \*optimizer\.optimizers\)",
+        ),
     ],
 )
 def test_what_would_be_lost_is_refused_before_the_first_step(kind: Any, said: str) -> None:

@@ -52,16 +52,18 @@ def in_groups(*sizes: int) -> Make:
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        (in_groups(4), "the script's have 1 groups .* saved 2"),
-        (in_groups(1, 1, 2), "the script's have 3 groups .* saved 2"),
-        (in_groups(3, 1), r"of the group of 0\.bias, the checkpoint's is without 1\.weight"),
-        (in_groups(1, 3), r"of the group of 0\.weight, the checkpoint's has 0\.bias, too"),
+        (in_groups(4), "the script's optimizers have 1 groups .* saved have 2"),
+        (in_groups(1, 1, 2), "the script's optimizers have 3 groups .* saved have 2"),
+        (in_groups(3, 1), r"the group of 0\.bias, the checkpoint's lacks 1\.weight"),
+        (in_groups(1, 3), r"the group of 0\.weight, the checkpoint's has 0\.bias, too"),
     ],
 )
 def test_other_groups_are_refused(theirs: Make, said: str, tmp_path: Path) -> None:
     """Whose settings would they be?"""
     save(tmp_path / "run", 1, stateful(in_groups(2, 2), steps=1))
-    with pytest.raises(InvalidInput, match=rf"^checkpoint 1 of .*{said}.*Go on with those"):
+    with pytest.raises(
+        InvalidInput, match=rf"^checkpoint 1 of .*{said}.*Use the model and optimizers that were saved"
+    ):
         restorer(tmp_path / "run").restore(stateful(theirs))
 
 
@@ -69,7 +71,7 @@ def test_a_checkpoint_without_an_optimizer_is_refused(tmp_path: Path) -> None:
     """What room was made for would be trained on."""
     saved, loaded = Stateful(network(), (), {}), stateful(MAKERS["adamw"])
     save(tmp_path / "run", 1, saved)
-    with pytest.raises(InvalidInput, match=r"the script's have 1 groups .* saved 0"):
+    with pytest.raises(InvalidInput, match=r"the script's optimizers have 1 groups .* saved have 0"):
         restorer(tmp_path / "run").restore(loaded)
     assert not loaded.optimizers[0].state
 
@@ -149,9 +151,7 @@ def test_a_scheduler_that_comes_or_goes_is_no_other_class(tmp_path: Path) -> Non
 def test_what_keeps_no_state_of_each_parameter_is_not_sharded() -> None:
     with process_group():
         model = fully_shard(network())
-        with pytest.raises(
-            InvalidInput, match=r"^own is an optimizer \(LBFGS\) of parameters that are sharded"
-        ):
+        with pytest.raises(InvalidInput, match=r"^own is an optimizer \(LBFGS\) of sharded parameters"):
             Stateful(model, (), {"own": optim.LBFGS(model.parameters())})
 
 
@@ -206,8 +206,8 @@ def test_states_without_a_place_are_refused_at_once(make: Make, said: str) -> No
 @pytest.mark.parametrize(
     ("optimizers", "others", "said"),
     [
-        ((torch.nn.Identity(),), {}, r"given a Identity where optimizers stand; .* schedule=schedule"),
-        ((), {"x": 3}, "x: given a int; allowed: what has state_dict and load_state_dict"),
+        ((torch.nn.Identity(),), {}, r"given a Identity as an optimizer\. .* schedule=schedule"),
+        ((), {"x": 3}, "x: given a int; allowed: an object with state_dict and load_state_dict"),
     ],
 )
 def test_what_has_no_state_is_refused_at_once(optimizers: Any, others: Any, said: str) -> None:
@@ -232,7 +232,7 @@ def test_what_names_do_not_tell_is_refused(form: Callable[[Any], Any], tmp_path:
     for kept in saved.optimizers[0].state.values():
         kept["more"] = form(kept["exp_avg"])
     save(tmp_path / "run", 1, saved)
-    with pytest.raises(InvalidInput, match="lists, or values by numbers"):
+    with pytest.raises(InvalidInput, match="lists, or dicts with numbers"):
         restorer(tmp_path / "run").restore(loaded)
     assert not loaded.optimizers[0].state
     assert loaded.optimizers[0].param_groups[0]["lr"] == 1e-3

@@ -247,7 +247,7 @@ def test_of_a_sharded_parameter_only_what_is_like_it_gets_room(tmp_path: Path) -
             kept["row"] = one.detach().mean(-1)
         save(tmp_path / "run", 1, saved)
         with pytest.raises(
-            InvalidInput, match=r"of the shape \(3,\) for a parameter of \(3, 4\) that is sharded"
+            InvalidInput, match=r"of the shape \(3,\) for a sharded parameter of the shape \(3, 4\)"
         ):
             restorer(tmp_path / "run").restore(loaded)
 

@@ -162,7 +162,7 @@ def test_an_object_that_was_saved_is_not_dropped_in_silence(tmp_path: Path) -> N
     had = weights(other)
     said = (
         r"checkpoint 5 of .* has more\.of it, which run\.restore is not given.* "
-        r"Give it again, or, to leave it for good, give None in its place"
+        r"Give it again, or drop it for good with run"
     )
     with pytest.raises(InvalidInput, match=said):
         restorer(run).restore(other)

@@ -70,7 +70,7 @@ def test_another_torch_than_saved_it_is_told_of(
     assert "another" not in caplog.text
     monkeypatch.setitem(saving.VERSIONS, "torch", "9.9.9")
     assert restorer(tmp_path).restore(objects(2)) is not None
-    assert f"checkpoint 5 was saved with torch {torch.__version__}, and this is 9.9.9" in caplog.text
+    assert f"checkpoint 5 was saved with torch {torch.__version__}, but this is torch 9.9.9" in caplog.text
 
 
 def test_where_there_is_none_nothing_changes(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     assert "worker 0: saves take 2 times 0.012 GB of its memory; " in caplog.text
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20_000_000})
     said = (
-        r"worker 0 has not the memory to save into: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
+        r"worker 0 does not have enough memory for saves: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
     )
     with pytest.raises(InvalidInput, match=said):
         worker.saver.check_memory(objects)
@@ -68,7 +68,7 @@ def test_where_an_optimizer_does_not_tell_there_has_to_be_memory_for_the_rest(
 
 
 @pytest.mark.parametrize(
-    ("free", "short"), [(11 * GB, None), (9 * GB, "2 times 4 GB .* and 2 GB more for what it")]
+    ("free", "short"), [(11 * GB, None), (9 * GB, "2 times 4 GB .* and 2 GB more for a neighbour's")]
 )
 def test_all_ranks_hear_of_the_worker_that_has_too_little(
     free: int, short: str | None, monkeypatch: pytest.MonkeyPatch
@@ -79,7 +79,7 @@ def test_all_ranks_hear_of_the_worker_that_has_too_little(
     told = checked(each, [{f"machine {rank // 2}": free} for rank in range(4)], monkeypatch, procs=2)
     assert bool(told) == (short is not None)
     if short is not None:
-        assert re.search(f"worker 0 has not the memory .* {short}", told)
+        assert re.search(f"worker 0 does not have enough memory .* {short}", told)
 
 
 @pytest.mark.parametrize("free", [12 * GB, 11 * GB])
@@ -92,8 +92,8 @@ def test_workers_of_one_machine_share_its_memory(free: int, monkeypatch: pytest.
     assert bool(told) == (free < 12 * GB)
     if told:
         assert told.startswith(
-            "node-of-four has not the memory that its workers 0, 1, 2, 3 save into: they want 12 GB, and only 11 GB "
-            "are free there. Of the largest of them, saves take 2 times 3 GB of its memory."
+            "node-of-four does not have enough memory for the saves of its workers 0, 1, 2, 3: they need 12 GB, and only "
+            "11 GB are free there. For the largest of them, saves take 2 times 3 GB of its memory."
         )
     # Where there is one machine more, it fits.
     places[3] = {"another": free}
@@ -105,12 +105,10 @@ def test_pods_with_limits_of_their_own_do_not_take_from_each_others(monkeypatch:
     places = [{"machine": 6 * GB, f"group {rank}": 2 * GB} for rank in range(3)]
     assert not checked(each, places, monkeypatch)
     places[1]["group 1"] -= 1
-    assert "worker 1 has not the memory to save into" in checked(each, places, monkeypatch)
+    assert "worker 1 does not have enough memory for saves" in checked(each, places, monkeypatch)
     # The limit around several of them is theirs together.
     places = [{"machine": 90 * GB, f"group {rank}": 2 * GB, "around": 5 * GB} for rank in range(3)]
-    assert "its workers 0, 1, 2 save into: they want 6 GB, and only 5 GB" in checked(
-        each, places, monkeypatch
-    )
+    assert "its workers 0, 1, 2: they need 6 GB, and only 5 GB" in checked(each, places, monkeypatch)
 
 
 def checked(
@@ -141,7 +139,7 @@ def test_with_buddies_the_neighbours_state_counts(tmp_path: str, caplog: pytest.
     worker.stage.keeps = 0
     worker.saver.check_memory(fresh(1000))
     assert "saves take 2 times 0.012 GB of its memory" in caplog.text
-    assert re.search(r"GB of its memory, and 0\.0\d+ GB more for what it keeps", caplog.text)
+    assert re.search(r"GB of its memory, and 0\.0\d+ GB more for a neighbour's", caplog.text)
 
 
 def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
@@ -150,5 +148,5 @@ def test_what_agents_have_of_each_others_already_is_not_taken_once_more(
     """They outlive ranks that fail, with all their memory."""
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20 * GB})
     check_memory(MemoryEstimate(15 * GB, 15 * GB, 30 * GB, 30 * GB), Collectives(0, 1, None), procs=1)
-    with pytest.raises(InvalidInput, match="30 GB more for what it keeps"):
+    with pytest.raises(InvalidInput, match="30 GB more for a neighbour's"):
         check_memory(MemoryEstimate(15 * GB, 15 * GB, 30 * GB), Collectives(0, 1, None), procs=1)

@@ -492,8 +492,8 @@ def test_before_restore_and_with_average_it_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (lambda net: ((nn.Linear(2, 1),), {}), "given a Linear where optimizers stand"),
-        (lambda net: ((), {"note": 3}), "note: given a int; allowed: what has state_dict"),
+        (lambda net: ((nn.Linear(2, 1),), {}), "given a Linear as an optimizer"),
+        (lambda net: ((), {"note": 3}), "note: given a int; allowed: an object with state_dict"),
         (
             lambda net: ((torch.optim.SGD([nn.Parameter(torch.ones(3))]),), {}),
             r"1 parameters that are not the model's, of the shapes \(3,\)",

@@ -266,7 +266,7 @@ def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = {"poke": "/proc/1/fd/none", "slots": [["/proc/none/fd/3"] * 2]}
     monkeypatch.setenv(ENVIRONMENT, json.dumps(paths))
-    with pytest.raises(InvalidInput, match=r"workers\.procs ranks beside it"):
+    with pytest.raises(InvalidInput, match=r"workers\.procs ranks on its machine"):
         StagingArea.found(0)
     with pytest.raises(InvalidInput, match="local rank 3"):
         StagingArea.found(3)
