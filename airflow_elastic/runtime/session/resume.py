@@ -58,7 +58,7 @@ class Resume:
         if course.passes and course.current is not None:
             self._manifest = restorer.restore_step(objects, course.current.to_step)
         else:
-            self._manifest = restorer.restore(objects, luck=False)
+            self._manifest = restorer.restore(objects, random_states=False)
             if self._manifest is not None:
                 course.goes_on(self._manifest.phases, self._manifest.step)
         if self._manifest is not None:
@@ -164,7 +164,7 @@ class Resume:
             if self._course.passes and current is not None:
                 self._manifest = self._restorer.restore_step(self._objects, current.to_step)
             else:
-                self._manifest = self._restorer.restore(self._objects, luck=False)
+                self._manifest = self._restorer.restore(self._objects, random_states=False)
             if self._manifest is not None and self._course.passes:
                 self._stand(self._manifest)
             elif self._manifest is not None:
@@ -188,7 +188,7 @@ class Resume:
                     "loading it once more. `for epoch in run.epochs(n):` begins with the epoch that the run is in"
                 )
             self._load_again()
-        self._restorer.put_luck_back()
+        self._restorer.restore_random_states()
 
     def _load_again(self) -> None:
         if self._objects is not None and self._manifest is not None and self._restorer is not None:
@@ -210,5 +210,5 @@ class Resume:
         if self._manifest is not None and self._manifest.step == end:
             self._load_again()
         else:
-            restorer.find_luck(end)
-        restorer.put_luck_back()
+            restorer.read_random_states(end)
+        restorer.restore_random_states()

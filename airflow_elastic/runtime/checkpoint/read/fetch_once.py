@@ -88,12 +88,12 @@ class FetchOnce:
                 nearby.not_lent(key, loan, error)
         self._store.download(key, path, durable=False, told=told)
 
-    def _raise_together(self, trouble: str | None) -> None:
+    def _raise_together(self, error: str | None) -> None:
         """Raise StoreError on all ranks if any rank has failed, and remove the fetched files."""
-        for told in self._ranks.gather(trouble):
-            if told is not None:
+        for failure in self._ranks.gather(error):
+            if failure is not None:
                 self.clear()
-                raise StoreError(told)
+                raise StoreError(failure)
 
 
 def _add(told: ProgressCallback, before: int, whole: int, done: int) -> None:

@@ -49,12 +49,12 @@ class CheckpointReader:
         # Several files may hold the same piece: if each of several device meshes has the tensor, each has written it.
         self._parts: dict[tuple[str, tuple[int, ...]], StoredEntry] = {}
         ties: dict[str, str] = {}
-        self._tells_ties = False
+        self._knows_ties = False
         for file in index_files(manifest):
             key = file.key.removesuffix(".json") + ".bin"
             index, each = _index(file, indexes[file.key], sizes.get(key, 0))
             entries: list[TensorChunk | Blob] = [*index.pieces, *index.blobs]
-            self._tells_ties |= index.ties is not None
+            self._knows_ties |= index.ties is not None
             ties |= index.ties or {}
             for entry in entries:
                 stored = StoredEntry(key, entry, each)
@@ -125,7 +125,7 @@ class CheckpointReader:
         Raises:
             InvalidInput: the state holds tensors of a kind that cannot be filled, or one tensor for two stored ones.
         """
-        return StateLoader(plan_reads(state, self._stored, apart=self._tells_ties), self._manifest, memory)
+        return StateLoader(plan_reads(state, self._stored, apart=self._knows_ties), self._manifest, memory)
 
     def confirmed(self, perhaps: Memory) -> Memory:
         """The entries in memory whose bytes match the checkpoint's checksums; `perhaps` may hold other values, too."""

@@ -91,7 +91,7 @@ class Restorer:
         self._stage, self._told = stage, told
         self._facts: Resumed | None = None
         self._phases: tuple[PhaseRecord, ...] = ()
-        self._luck: dict[str, Any] = {}
+        self._random_states: dict[str, Any] = {}
         self.stock = AvailableCheckpoints(store, ranks, attempt=attempt, worker=room.worker, told=told)
         self._is_local = store.local_path(layout.STATUS) is not None
         alone = self._is_local or room.procs == 1
@@ -119,14 +119,14 @@ class Restorer:
         store = open_store(surroundings.run_uri)
         return cls(store, ranks, attempt=surroundings.attempt, room=room, stage=stage, told=told)
 
-    def restore(self, objects: Stateful, *, luck: bool = True) -> Manifest | None:
+    def restore(self, objects: Stateful, *, random_states: bool = True) -> Manifest | None:
         """Load the newest checkpoint that is whole into `objects`; None if there is none.
 
         A damaged one is skipped with a warning, and the one before it is used. All ranks call this together.
 
         Args:
             objects: they get the state.
-            luck: also restore the random number generators. If False, call `put_luck_back` for that.
+            random_states: also restore the random number generators; else `restore_random_states` does that later.
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none of them is whole. `objects` may be filled in part.
@@ -137,14 +137,14 @@ class Restorer:
         """
         with cleanup(self._store, self._attempt) if self._ranks.rank == 0 else contextlib.nullcontext():
             manifest = self._restore(objects)
-        if luck:
-            self.put_luck_back()
+        if random_states:
+            self.restore_random_states()
         return manifest
 
     def restore_step(self, objects: Stateful, step: int) -> Manifest:
         """Load the checkpoint of this step, and no other one. All ranks call this together.
 
-        `put_luck_back` restores the random number generators after that.
+        `restore_random_states` restores the random number generators after that.
 
         Raises:
             CheckpointDamaged: it is missing or damaged.
@@ -154,8 +154,8 @@ class Restorer:
         self._load(CheckpointReader(manifest, indexes), manifest, objects)
         return manifest
 
-    def find_luck(self, step: int) -> None:
-        """Read only the states of the random number generators after this step, for `put_luck_back`.
+    def read_random_states(self, step: int) -> None:
+        """Read only the states of the random number generators after this step, for `restore_random_states`.
 
         All ranks call this together.
 
@@ -164,17 +164,17 @@ class Restorer:
         """
         manifest, indexes = self.stock.open(step)
         reader, key = CheckpointReader(manifest, indexes), f"random.{self._ranks.rank}"
-        state = {key: self._stored_luck(reader)}
+        state = {key: self._stored_random_states(reader)}
         if any(damages := self._read(reader.plan(state, {}), LocalFiles())):
             raise CheckpointDamaged(_all_of(damages))
-        self._luck = state[key]
+        self._random_states = state[key]
 
-    def put_luck_back(self) -> None:
+    def restore_random_states(self) -> None:
         """Restore this rank's random number generators from the checkpoint that was read last."""
-        if self._luck:
-            random_state.restore(self._luck)
+        if self._random_states:
+            random_state.restore(self._random_states)
 
-    def _stored_luck(self, reader: CheckpointReader) -> dict[str, Any]:
+    def _stored_random_states(self, reader: CheckpointReader) -> dict[str, Any]:
         """The states of this rank's generators to read into. Without a stored state, a generator keeps its own."""
         stored = {key.split(".")[2] for key in reader.kinds if key.startswith(f"random.{self._ranks.rank}.")}
         return {name: value for name, value in random_state.capture().items() if name in stored}
@@ -221,7 +221,7 @@ class Restorer:
 
     def _restore(self, objects: Stateful) -> Manifest | None:
         stock, damaged = self.stock, {}
-        steps, told = stock.steps, stock.newest
+        steps, newest = stock.steps, stock.newest
         for step in reversed(steps):
             try:
                 manifest, indexes = stock.open(step)
@@ -229,7 +229,7 @@ class Restorer:
             except CheckpointDamaged as error:
                 log.warning("checkpoint %d is damaged, trying the one before it: %s", step, error)
                 damaged[step] = str(error)
-                if told is not None and step == told.step and step > steps[0]:
+                if newest is not None and step == newest.step and step > steps[0]:
                     self._begin_again(damaged, max(one for one in steps if one < step))
             else:
                 if damaged:
@@ -274,7 +274,7 @@ class Restorer:
 
     def _fill(self, reader: CheckpointReader, manifest: Manifest, objects: Stateful) -> None:
         state, random_key = state_of(objects, self._ranks.rank), f"random.{self._ranks.rank}"
-        state[random_key] = self._stored_luck(reader)
+        state[random_key] = self._stored_random_states(reader)
         what = f"checkpoint {manifest.step} of {self._store.uri}"
         others = dict(objects.others)
         if f"{other_key(ORDER)}.rest" not in reader.kinds:  # saved by a release without it
@@ -306,7 +306,7 @@ class Restorer:
             self._load_optimizers(objects, state["optimizer"], settings, what)
         for name in others:
             named.load(name, loaded[name], what)
-        self._luck = state[random_key]
+        self._random_states = state[random_key]
 
     def _load_optimizers(
         self, objects: Stateful, state: dict[str, Any], settings: list[Saved], what: str
@@ -367,9 +367,9 @@ class Restorer:
             self.verified = not (wrong or nearer)
             if not wrong:
                 return [None] * self._ranks.world_size
-            told = self._ranks.gather((trouble, damage))
-            damages = [one for _, one in told]
-            for each, _ in told:
+            findings = self._ranks.gather((trouble, damage))
+            damages = [one for _, one in findings]
+            for each, _ in findings:
                 if isinstance(each, StoreError) or (each is not None and not any(damages)):
                     raise each
             return damages

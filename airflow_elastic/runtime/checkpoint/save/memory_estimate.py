@@ -64,22 +64,22 @@ def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) ->
         return
     workers = [sizes[at : at + procs] for at in range(0, len(sizes), procs)]
     neighbours = COUNT * max(sum(one.kept for one in worker) for worker in workers)
-    wanted = [_wanted(worker, neighbours) for worker in workers]
+    wanted = [_to_allocate(worker, neighbours) for worker in workers]
     shares = _shares([places for _, places, _ in each], procs)
     for free, here in shares:
         if sum(wanted[one] for one in here) > free:
             most = max(here, key=wanted.__getitem__)
-            told = _told(workers[most], neighbours)
+            needs = _needs(workers[most], neighbours)
             buddies = ", or turn checkpoint.buddies off" if neighbours else ""
             if len(here) == 1:
                 raise InvalidInput(
-                    f"worker {most} does not have enough memory for saves: {told}, and only {free / 1e9:.3g} GB are free. "
-                    f"Give workers more memory, or use more workers{buddies}"
+                    f"worker {most} does not have enough memory for saves: {needs}, and only {free / 1e9:.3g} GB are "
+                    f"free. Give workers more memory, or use more workers{buddies}"
                 )
             raise InvalidInput(
                 f"{each[most * procs][2]} does not have enough memory for the saves of its workers "
                 f"{', '.join(map(str, here))}: they need {sum(wanted[one] for one in here) / 1e9:.3g} GB, and only "
-                f"{free / 1e9:.3g} GB are free there. For the largest of them, {told}. Give it more memory, or fewer "
+                f"{free / 1e9:.3g} GB are free there. For the largest of them, {needs}. Give it more memory, or fewer "
                 f"of the workers{buddies}"
             )
     number, rank = divmod(ranks.rank, procs)
@@ -87,7 +87,7 @@ def check_memory(mine: MemoryEstimate | None, ranks: Collectives, procs: int) ->
         free, here = min(mine_of)
         shared = f" for workers {', '.join(map(str, here))} together" if len(here) > 1 else ""
         log.info(
-            "worker %d: %s; %s are free%s", number, _told(workers[number], neighbours), _size(free), shared
+            "worker %d: %s; %s are free%s", number, _needs(workers[number], neighbours), _size(free), shared
         )
 
 
@@ -107,13 +107,13 @@ def _shares(each: Sequence[Mapping[str, int]], procs: int) -> list[tuple[int, li
     return sorted(((size, workers[place]) for place, size in free.items()), key=lambda one: len(one[1]))
 
 
-def _wanted(worker: Sequence[MemoryEstimate], neighbours: int) -> int:
+def _to_allocate(worker: Sequence[MemoryEstimate], neighbours: int) -> int:
     """The memory that a worker's agent still has to allocate; `neighbours` is for the states of another worker."""
     own = sum(max(0, COUNT * one.state - one.have) for one in worker)
     return own + max(0, neighbours - worker[0].keeps)
 
 
-def _told(here: Sequence[MemoryEstimate], neighbours: int) -> str:
+def _needs(here: Sequence[MemoryEstimate], neighbours: int) -> str:
     own = sum(one.state for one in here)
     more = f", and {_size(neighbours)} more for a neighbour's states" if neighbours else ""
     least = "at least " if any(one.at_least for one in here) else ""

@@ -59,11 +59,11 @@ def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> bool
     return False
 
 
-def _refuse(told: list[dict[str, str]]) -> None:
-    rank, theirs = next((rank, kinds) for rank, kinds in enumerate(told) if kinds != told[0])
-    names = sorted(name for name in {*told[0], *theirs} if told[0].get(name) != theirs.get(name))
+def _refuse(by_rank: list[dict[str, str]]) -> None:
+    rank, theirs = next((rank, kinds) for rank, kinds in enumerate(by_rank) if kinds != by_rank[0])
+    names = sorted(name for name in {*by_rank[0], *theirs} if by_rank[0].get(name) != theirs.get(name))
     name = names[0]
-    first, other = told[0].get(name, "nothing"), theirs.get(name, "nothing")
+    first, other = by_rank[0].get(name, "nothing"), theirs.get(name, "nothing")
     raise InvalidInput(
         f"ranks do not have the same state: {_some(names)}. For {name}, rank 0 has {first}, rank {rank} has {other}. "
         "Tensors that are not sharded must be alike on all ranks: shard them as DTensors, or save them yourself. An "

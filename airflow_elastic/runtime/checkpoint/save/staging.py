@@ -167,12 +167,12 @@ def lay_out(
     perhaps: list[_Part] = []
     perhaps_values: list[tuple[str, bytes]] = []
     known = ties or {}
-    told: dict[str, str] = {}
+    own_ties: dict[str, str] = {}
     for key, value in flat.items():
         mine = key.startswith(own)
         if key in known:
             if place.rank == 0 or isinstance(value, DTensor):
-                told[key] = known[key]
+                own_ties[key] = known[key]
             continue
         if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
@@ -198,7 +198,7 @@ def lay_out(
             alike.append((key, value))
     parts += _share(alike, place)
     arranged = _arrange(parts, values, perhaps, perhaps_values)
-    kept = arranged.kept if ties is None else replace(arranged.kept, ties=told)
+    kept = arranged.kept if ties is None else replace(arranged.kept, ties=own_ties)
     return replace(arranged, kept=kept, alike=dict(alike))
 
 

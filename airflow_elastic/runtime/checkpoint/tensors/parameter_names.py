@@ -69,8 +69,8 @@ def set_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     if _has(kinds, FullyShardedDataParallel):
         set_model_state_dict(model, dict(weights))
         return
-    told = [*_state_dict_fn(model, "state_dict")()]
-    own = dict(zip(_names(model, told, kinds), told, strict=True))
+    keys = [*_state_dict_fn(model, "state_dict")()]
+    own = dict(zip(_names(model, keys, kinds), keys, strict=True))
     state = {own.get(name, name): value for name, value in weights.items()}
     own_way = _state_dict_fn(model, "load_state_dict")
     with each_apart(model):
@@ -128,8 +128,8 @@ def names_now(model: torch.nn.Module, keys: Collection[str]) -> dict[str, str]:
 
     Former releases saved the prefixes of wrappers, too. A name that the model does not know stays as it is.
     """
-    told = [*_state_dict_fn(model, "state_dict")()]
-    known = dict(zip(told, _names(model, told, _kinds(model)), strict=True))
+    current = [*_state_dict_fn(model, "state_dict")()]
+    known = dict(zip(current, _names(model, current, _kinds(model)), strict=True))
     own = {*known.values()}
     found = {key: key if key in own else known.get(key) or _without_wrappers(key, own) for key in keys}
     return found if len({*found.values()}) == len(found) else {key: key for key in keys}
