@@ -82,7 +82,7 @@ def _of_array(value: Any) -> torch.Tensor | None:
     """A tensor with the memory of a large array of numbers; None for anything else, which is pickled."""
     if type(value) is not numpy.ndarray or value.nbytes < _LARGE_BYTES:
         return None
-    if not (value.flags.c_contiguous and value.flags.writeable):  # its order in memory would be lost
+    if not (value.flags.c_contiguous and value.flags.writeable):  # its strides or flags would be lost
         return None
     try:
         return torch.from_numpy(value)

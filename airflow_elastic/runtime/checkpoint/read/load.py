@@ -27,8 +27,8 @@ _REQUEST_BYTES = 16 << 20  # of one request; up to four times as many if each th
 _MORE_TIMES = 4  # which took a tenth less time
 _GAP_BYTES = 2 << 20  # a smaller gap is read: these bytes arrive in the latency of one more request
 
-_TOLD_BYTES = 64 << 20  # progress is reported after so many bytes,
-_TOLD_TIMES = 16  # and at least so many times
+_PROGRESS_BYTES = 64 << 20  # progress is reported after so many bytes,
+_PROGRESS_TIMES = 16  # and at least so many times
 
 #: Called with the bytes that are read so far, and all bytes.
 ProgressCallback = Callable[[int, int], None]
@@ -94,7 +94,7 @@ class StateLoader:
         if far:
             threads = many
         whole = self.file_bytes + self.memory_bytes
-        reading = _Reading(min(_TOLD_BYTES, whole // _TOLD_TIMES))
+        reading = _Reading(min(_PROGRESS_BYTES, whole // _PROGRESS_TIMES))
         pool = ThreadPoolExecutor(threads)
         told(0, whole)
         try:
@@ -116,7 +116,7 @@ class StateLoader:
         finally:
             reading.over = True
             pool.shutdown(cancel_futures=True)
-        if reading.done > reading.told:
+        if reading.done > reading.reported:
             told(whole, whole)
         for value in self._values:
             value.unpickle()
@@ -157,12 +157,12 @@ class _Reading:
     Attributes:
         over: threads should stop.
         done: bytes that are read.
-        told: bytes that were last reported.
+        reported: bytes that were last reported.
         news: now and then the bytes that are read, and each task when it ends.
     """
 
     over = False
-    done = told = 0
+    done = reported = 0
 
     def __init__(self, often: int) -> None:
         self.news: SimpleQueue[int | Future[None]] = SimpleQueue()
@@ -172,8 +172,8 @@ class _Reading:
         """Count bytes that were read."""
         with self._lock:
             self.done += size
-            if self.done - self.told >= self._often:
-                self.told = self.done
+            if self.done - self.reported >= self._often:
+                self.reported = self.done
                 self.news.put(self.done)
 
 

@@ -37,9 +37,7 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     assert not objects.optimizers[0].state, "it is what it was"
     assert "worker 0: saves take 2 times 0.012 GB of its memory; " in caplog.text
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: {"here": 20_000_000})
-    said = (
-        r"worker 0 does not have enough memory for saves: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
-    )
+    said = r"worker 0 does not have enough memory for saves: saves take 2 times 0.012 GB .* and only 0.02 GB are free"
     with pytest.raises(InvalidInput, match=said):
         worker.saver.check_memory(objects)
     # What its agent has already is not taken once more.
