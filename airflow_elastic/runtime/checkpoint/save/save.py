@@ -323,7 +323,7 @@ class Saver:
     def _plan(self, objects: Stateful) -> Layout:
         rank = self._ranks.rank
         state = state_of(objects, rank)
-        # Buffers may differ among ranks, and the forward pass may change them. DDP uses rank 0's.
+        # Only parameters are alike on all ranks. The forward pass may change buffers, and DDP uses rank 0's.
         known = SharedStorage(objects.model.parameters())
         first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
         return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))

@@ -90,8 +90,8 @@ def test_workers_of_one_machine_share_its_memory(free: int, monkeypatch: pytest.
     assert bool(told) == (free < 12 * GB)
     if told:
         assert told.startswith(
-            "node-of-four does not have enough memory for the saves of its workers 0, 1, 2, 3: they need 12 GB, and only "
-            "11 GB are free there. For the largest of them, saves take 2 times 3 GB of its memory."
+            "node-of-four does not have enough memory for the saves of its workers 0, 1, 2, 3: they need 12 GB, and "
+            "only 11 GB are free there. For the largest of them, saves take 2 times 3 GB of its memory."
         )
     # Where there is one machine more, it fits.
     places[3] = {"another": free}
