@@ -70,9 +70,9 @@ def test_values_all_over_a_large_tensor_are_compared(turned: bool, caplog: pytes
     [
         (
             torch.ones(4, 7),
-            r"Of model.a rank 0 has \(4, 6\) of torch.float32, rank 1 \(4, 7\) of torch.float32",
+            r"For model.a, rank 0 has \(4, 6\) of torch.float32, rank 1 has \(4, 7\) of torch.float32",
         ),
-        (torch.ones(4, 6).double(), r"rank 1 \(4, 6\) of torch.float64"),
+        (torch.ones(4, 6).double(), r"rank 1 has \(4, 6\) of torch.float64"),
         (
             None,
             r"ranks do not have the same state: model.a. .* rank 1 has nothing\. .* shard them as DTensors",

@@ -256,7 +256,7 @@ def test_memory_that_is_not_there_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     mine = stage(slots, monkeypatch)
     monkeypatch.setattr("airflow_elastic.runtime.tiers.shared_memory.free_bytes", lambda: 10_000_000)
     plan = lay_out({"a": torch.ones(5_000_000)}, RankPosition(0, 1, 1), own="random.0")
-    with pytest.raises(InvalidInput, match=r"2 times 0\.02 GB.*only 0\.01 GB are free.*fewer ranks"):
+    with pytest.raises(InvalidInput, match=r"only 0\.01 GB are free.*2 times 0\.02 GB.*fewer ranks"):
         mine.put(plan, note(1))
     mine.announce(plan)
     with pytest.raises(OSError, match="are free"):
