@@ -167,4 +167,4 @@ def test_a_change_on_one_rank_alone_is_refused_with_the_save(tmp_path: Path) -> 
 
     together(2, rank)
     assert len(said) == 2
-    assert "Of model.head.scale rank 0 has nothing" in said[0]
+    assert "For model.head.scale, rank 0 has nothing" in said[0]
