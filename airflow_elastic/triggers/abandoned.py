@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 #: Seconds that a new try has to take the run over before the run ends.
 TAKEOVER_SECONDS = 40.0
 
-_LOOK_SECONDS = 2.0
+#: Seconds between two questions to Airflow.
+POLL_SECONDS = 2.0
 
 
 async def end_if_abandoned(
@@ -45,6 +46,7 @@ async def end_if_abandoned(
     task_state: Callable[[], Awaitable[str | None]],
     log: Log,
     takeover_seconds: float = TAKEOVER_SECONDS,
+    poll_seconds: float = POLL_SECONDS,
 ) -> bool:
     """End the run if no task waits for it any more. Returns whether this call ended it.
 
@@ -56,6 +58,7 @@ async def end_if_abandoned(
         task_state: asks Airflow for the state of that task; GONE if there is no such task.
         log: the task's log.
         takeover_seconds: seconds that a new try has to take the run over and start its own trigger.
+        poll_seconds: seconds between two questions to Airflow.
     """
     deadline = time.monotonic() + takeover_seconds
     store = await asyncio.to_thread(hook.open_store, run_uri)
@@ -86,7 +89,7 @@ async def end_if_abandoned(
             if late:
                 why = f"Airflow: the task was cleared, and no new try came within {takeover_seconds:g} s"
                 return await _end(hook, run_uri, owner, why, log)
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(poll_seconds)
 
 
 async def _end(hook: ElasticHook, run_uri: str, owner: str | None, why: str, log: Log) -> bool:

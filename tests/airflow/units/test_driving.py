@@ -102,13 +102,27 @@ async def test_a_run_that_was_removed_is_told_in_the_event(
 # -- who ends a run whose trigger was cancelled ------------------------------------------------------------------------
 
 
-async def _abandoned(hook: FakeHook, run: Run, *states: Any, owner: str = "try-1", wait: float = 0.0) -> bool:
+_NO_MORE = object()
+
+
+async def _abandoned(
+    hook: FakeHook,
+    run: Run,
+    *states: Any,
+    owner: str = "try-1",
+    wait: float = 0.0,
+    asked_last: asyncio.Event | None = None,
+) -> bool:
+    """`asked_last` is set when Airflow is asked again after it has given the last one of `states`."""
     told = iter(states)
     last: Any = states[-1]
 
     async def task_state() -> Any:
         nonlocal last
-        last = next(told, last)
+        if (state := next(told, _NO_MORE)) is not _NO_MORE:
+            last = state
+        elif asked_last is not None:
+            asked_last.set()
         if isinstance(last, Exception):
             raise last
         return last
@@ -121,6 +135,7 @@ async def _abandoned(hook: FakeHook, run: Run, *states: Any, owner: str = "try-1
         task_state=task_state,
         log=Log(),
         takeover_seconds=wait,
+        poll_seconds=0.05,
     )
 
 
@@ -161,8 +176,7 @@ async def test_the_run_of_another_try_is_left_alone(
     """A clear races the old trigger's on_kill, and wins. Without the owner the new try's training would be ended."""
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
-    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        assert not await _abandoned(hook, run, state, wait=0.2)
+    assert not await _abandoned(hook, run, state, wait=0.2)
     assert not run.state.ended
     assert Mailbox(run.store).read() == []
 
@@ -173,8 +187,7 @@ async def test_a_new_try_that_is_marked_before_its_trigger_starts_is_no_orphan(
     """Its on_kill is never called. Without the old try's looking after it, its training would go on."""
     run = begun(hook, tmp_path)
     begun(hook, tmp_path, owner="try-2")
-    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        assert await _abandoned(hook, run, "queued", "deferred", "failed", wait=30.0)
+    assert await _abandoned(hook, run, "queued", "deferred", "failed", wait=30.0)
     assert run.state.outcome == "stopped"
 
 
@@ -194,23 +207,24 @@ async def test_a_stop_that_a_new_try_overtakes_is_void(hook: FakeHook, tmp_path:
 
 async def test_a_cleared_task_gets_time_to_take_it_over(hook: FakeHook, tmp_path: Path) -> None:
     run = begun(hook, tmp_path)
-    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        waiting = asyncio.create_task(_abandoned(hook, run, None, "scheduled", "queued", wait=30.0))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        begun(hook, tmp_path, owner="try-2", task=None)
-        assert not await waiting
-        assert not run.state.ended
-        assert await _abandoned(hook, run, None, "queued", owner="try-2", wait=0.2)
+    asked = asyncio.Event()
+    states = (None, "scheduled", "queued")
+    waiting = asyncio.create_task(_abandoned(hook, run, *states, wait=30.0, asked_last=asked))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asked.wait()
+    assert not waiting.done()
+    begun(hook, tmp_path, owner="try-2", task=None)
+    assert not await waiting
+    assert not run.state.ended
+    assert await _abandoned(hook, run, None, "queued", owner="try-2", wait=0.2)
     assert "no new try came within 0.2 s" in str(run.state.reason)
 
 
 async def test_an_airflow_that_does_not_answer_ends_nothing(hook: FakeHook, tmp_path: Path) -> None:
     run = begun(hook, tmp_path)
-    with mock.patch("airflow_elastic.triggers.abandoned._LOOK_SECONDS", 0.05):
-        assert not await _abandoned(hook, run, RuntimeError("no API server"), wait=0.2)
-        assert not run.state.ended
-        assert await _abandoned(hook, run, RuntimeError("not yet"), "failed", wait=30.0)
+    assert not await _abandoned(hook, run, RuntimeError("no API server"), wait=0.2)
+    assert not run.state.ended
+    assert await _abandoned(hook, run, RuntimeError("not yet"), "failed", wait=30.0)
 
 
 async def test_on_kill_goes_on_when_airflow_cancels_it(
@@ -218,11 +232,11 @@ async def test_on_kill_goes_on_when_airflow_cancels_it(
 ) -> None:
     """Airflow gives on_kill about a second. Without the shield, and the reference, the run would be left running."""
     run = begun(hook, tmp_path)
-    asked = asyncio.Event()
+    asked, cancelled = asyncio.Event(), asyncio.Event()
 
     async def slow_state(ti: Any) -> str:
         asked.set()
-        await asyncio.sleep(0.3)
+        await cancelled.wait()
         return "failed"
 
     monkeypatch.setattr(run_trigger.task, "task_state", slow_state)
@@ -233,6 +247,7 @@ async def test_on_kill_goes_on_when_airflow_cancels_it(
     with pytest.raises(asyncio.CancelledError):
         await killing
     assert len(run_trigger._ending) == 1
+    cancelled.set()
     await asyncio.wait(run_trigger._ending)
     assert run.state.outcome == "stopped"
 
