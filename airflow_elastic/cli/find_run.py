@@ -49,7 +49,7 @@ def silent_since(store: Store) -> float | None:
         return None
 
 
-def silence(store: Store, state: RunState) -> float | None:
+def controller_silence(store: Store, state: RunState) -> float | None:
     """Seconds since a controller has last written for a run that goes on. None if that is less than the limit."""
     if state.ended:
         return None
@@ -57,9 +57,9 @@ def silence(store: Store, state: RunState) -> float | None:
     return silent if silent > SILENCE_SECONDS else None
 
 
-def hint_of_silence(store: Store, state: RunState) -> str | None:
+def controller_hint(store: Store, state: RunState) -> str | None:
     """Advice for a run that no controller seems to drive; None if one does."""
-    silent = silence(store, state)
+    silent = controller_silence(store, state)
     if silent is None:
         return None
     carry_on = f"`{console.carry_on(store.uri)}`"
@@ -84,7 +84,7 @@ def of_a_task(owner: str | None) -> bool:
         return False
 
 
-def last_word(store: Store) -> str:
+def last_write(store: Store) -> str:
     """When a controller last wrote, as a text."""
     at = silent_since(store)
     return (

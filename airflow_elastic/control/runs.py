@@ -10,14 +10,14 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.records.reports import read_progress, read_wait
-from airflow_elastic.adapters.storage.empty_place import foreign
+from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec.comparison import differences, is_same, workers_apart
+from airflow_elastic.spec.comparison import differences, is_same, only_workers_differ
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def start_run(
 
 def _refuse_occupied(store: Store, journal: Journal, spec: RunSpec) -> None:
     """Refuse a place that holds something else, whose `local/` or `status.json` would be overwritten."""
-    found = foreign(store)
+    found = foreign_object(store)
     # The files may belong to another controller that has just begun this run.
     if found is not None and not journal.read():
         raise InvalidInput(
@@ -164,7 +164,7 @@ def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None, 
         if not is_same(state.spec, spec):
             lines = "; ".join(differences(state.spec, spec))
             raise RunDiffers(
-                f"{store.uri} holds another run ({lines})", workers=workers_apart(state.spec, spec)
+                f"{store.uri} holds another run ({lines})", workers=only_workers_differ(state.spec, spec)
             )
         now = time.time()
         event: ev.Event

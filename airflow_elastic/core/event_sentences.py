@@ -164,7 +164,7 @@ def waiting(state: RunState, job: JobStatus) -> str | None:
     return f"{attempt}: {_all(len(there))} run{'s' if len(there) == 1 else ''}"
 
 
-def lagging(progress: Progress, ranks: frozenset[int]) -> str:
+def straggler_sentence(progress: Progress, ranks: frozenset[int]) -> str:
     """`rank 1 (node-1) holds the others up: its forward pass takes 0.41 s, the others' 0.1 s`."""
     if not ranks:
         return "no rank holds the others up any more"

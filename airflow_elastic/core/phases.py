@@ -21,13 +21,15 @@ def completed(state: RunState, progress: Progress | None, now: float) -> Iterato
         progress: newest report of the current attempt; None where there is none.
         now: the moment.
     """
-    told = progress or state.attempt.progress
-    if told is None or told.attempt != state.attempt.number or state.checkpoint is None:
+    known = progress or state.attempt.progress
+    if known is None or known.attempt != state.attempt.number or state.checkpoint is None:
         return
-    for number, phase in enumerate(told.phases[state.phases :], start=state.phases):
+    for number, phase in enumerate(known.phases[state.phases :], start=state.phases):
         if not phase.complete or phase.to_step > state.checkpoint.step:
             return
-        yield PhaseCompleted(now, told.attempt, number, phase.name, phase.to_step, phase.steps, phase.results)
+        yield PhaseCompleted(
+            now, known.attempt, number, phase.name, phase.to_step, phase.steps, phase.results
+        )
 
 
 def with_completed(state: RunState, event: PhaseCompleted) -> RunState:
@@ -40,7 +42,7 @@ def named(phases: list[Mapping[str, Any]]) -> bool:
     return len(phases) > 1 or any(phase["name"] for phase in phases)
 
 
-def told(phase: Mapping[str, Any], number: int, *, over: bool) -> str:
+def phase_sentence(phase: Mapping[str, Any], number: int, *, over: bool) -> str:
     """A phase of a run in words, over or not: `phase pretrain: 300 steps, complete, accuracy 0.98`."""
     steps = phase["steps"]
     words = [f"phase {phase['name'] or number}: {steps} step{'' if steps == 1 else 's'}"]

@@ -83,7 +83,7 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     return AirflowFailException(text) if stopped or own else AirflowException(text)
 
 
-def standing(state: RunState) -> str:
+def run_summary(state: RunState) -> str:
     """What a task finds at its run URI, for its log."""
     attempt = state.attempt
     if state.ended:

@@ -32,7 +32,7 @@ from airflow_elastic.operators.parameters import (
     is_templated,
     uri_problem,
 )
-from airflow_elastic.operators.result import failure, result, standing
+from airflow_elastic.operators.result import failure, result, run_summary
 from airflow_elastic.spec.errors import (
     ElasticError,
     InvalidInput,
@@ -275,7 +275,7 @@ class ElasticTrainOperator(BaseOperator):
         except ElasticError as error:
             raise AirflowException(str(error)) from error
         ti.xcom_push(key="run_uri", value=run.store.uri)
-        self.log.info("the run %s %s", run.store.uri, standing(state))
+        self.log.info("the run %s %s", run.store.uri, run_summary(state))
         if state.ended:
             return self._conclude(context, run, state)
         if self.deferrable:

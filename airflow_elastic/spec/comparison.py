@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.spec.identity import placeless
+from airflow_elastic.spec.identity import without_code_paths
 
 if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 def is_same(old: RunSpec, new: RunSpec) -> bool:
     """Whether they are the same run, perhaps in another folder."""
-    return old == new or placeless(old.to_dict()) == placeless(new.to_dict())
+    return old == new or without_code_paths(old.to_dict()) == without_code_paths(new.to_dict())
 
 
 def differences(old: RunSpec, new: RunSpec) -> list[str]:
     """The fields in which two runs differ, one line each: `workers.count: 2 there, 4 asked for`."""
-    return _differences("", placeless(old.to_dict()), placeless(new.to_dict()))
+    return _differences("", without_code_paths(old.to_dict()), without_code_paths(new.to_dict()))
 
 
-def workers_apart(old: RunSpec, new: RunSpec) -> int | None:
+def only_workers_differ(old: RunSpec, new: RunSpec) -> int | None:
     """The new number of workers, if the runs differ in nothing else and the old one allows that number."""
     count = new.workers.count
     if is_same(old, new) or not old.workers.permits(count):

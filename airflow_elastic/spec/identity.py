@@ -14,7 +14,7 @@ from typing import Any
 _FOLDERS = {"source_root": "{source_root}", "working_dir": "{working_dir}"}
 
 
-def placeless(plain: Mapping[str, Any]) -> dict[str, Any]:
+def without_code_paths(plain: Mapping[str, Any]) -> dict[str, Any]:
     """A specification's plain values without the folders that hold its code.
 
     Paths below `source_root`, or else below `working_dir`, become relative to it. This holds everywhere: for the

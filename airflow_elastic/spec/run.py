@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
-from airflow_elastic.spec.identity import placeless
+from airflow_elastic.spec.identity import without_code_paths
 from airflow_elastic.spec.validation import (
     Checks,
     choice,
@@ -340,7 +340,7 @@ class RunSpec:
     @property
     def digest(self) -> str:
         """Identifies the training, independent of its folder: 16 hex digits of the SHA-256 of its canonical JSON."""
-        canonical = json.dumps(placeless(self.to_dict()), sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(without_code_paths(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 

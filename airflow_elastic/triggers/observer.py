@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.event_sentences import lagging, sentence, waiting
+from airflow_elastic.core.event_sentences import sentence, straggler_sentence, waiting
 from airflow_elastic.core.severity import Severity, severity_of
 from airflow_elastic.core.status_document import word
 from airflow_elastic.spec.errors import StoreError
@@ -87,7 +87,7 @@ class TaskObserver(Observer):
             self._log.info("%s", text)
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
-        (self._log.warning if ranks else self._log.info)("%s", lagging(progress, ranks))
+        (self._log.warning if ranks else self._log.info)("%s", straggler_sentence(progress, ranks))
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         self._log.warning(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.records import checkpoints, journal
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged, OtherVersion
 from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
-from airflow_elastic.core.checkpoints.retention import superfluous
+from airflow_elastic.core.checkpoints.retention import to_remove
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreFull
 
@@ -88,7 +88,7 @@ def _data_of(step: int, record: dict[str, Any]) -> str | None:
     A copied manifest names files that may still be needed.
     """
     try:
-        manifest = checkpoints.parsed(str(record.get("manifest", "")).encode())
+        manifest = checkpoints.parse_manifest(str(record.get("manifest", "")).encode())
         checkpoints.check_place(manifest, step, "what was set aside")
     except CheckpointDamaged:
         return None
@@ -194,11 +194,11 @@ def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -
     # Later phases need the last checkpoints of the complete ones.
     ends = [one.to_step for one in latest.phases if one.complete] if latest else []
     pins = [*pinned(store), *([] if known is None else [known]), *ends, *also]
-    removed = superfluous(saved, policy, pins)
+    removed = to_remove(saved, policy, pins)
     # The checkpoint that stays for an interval must be readable.
     while unread := [step for step in _stand_ins(removed, saved, policy) if manifest(step) is None]:
         saved = {step: metrics for step, metrics in saved.items() if step not in unread}
-        removed = superfluous(saved, policy, pins)
+        removed = to_remove(saved, policy, pins)
     removed = [step for step in removed if manifest(step)]
     kept = sorted(saved.keys() - {*removed})
     newest_first = filter(None, map(manifest, reversed(kept)))

@@ -44,11 +44,11 @@ class OtherVersion(CheckpointDamaged):
 def commit(store: Store, manifest: Manifest) -> bool:
     """Commit the checkpoint: it exists from now on. False: another writer has committed this step before."""
     plain = encode(manifest)
-    sealed = {**plain, _SEAL: seal_of(plain)}
+    sealed = {**plain, _SEAL: checksum_of(plain)}
     return store.create(layout.manifest(manifest.step), json.dumps(sealed, indent=1).encode())
 
 
-def seal_of(plain: Any) -> str:
+def checksum_of(plain: Any) -> str:
     """A checksum of a document's plain values, for the document itself: nothing else protects its bytes."""
     return checksums.of(json.dumps(plain).encode())
 
@@ -75,7 +75,7 @@ def read(store: Store, step: int) -> Manifest:
     if data is None:
         raise CheckpointDamaged(f"{where} does not exist: step {step} has no committed checkpoint")
     try:
-        manifest = parsed(data)
+        manifest = parse_manifest(data)
     except CheckpointDamaged as error:
         raise type(error)(f"{where} is no manifest: {error}") from error
     check_place(manifest, step, where)
@@ -100,14 +100,14 @@ def check_place(manifest: Manifest, step: int, where: str) -> None:
             raise CheckpointDamaged(f"{where} names {file.key!r}, which is outside of {manifest.data}")
 
 
-def parsed(data: bytes) -> Manifest:
+def parse_manifest(data: bytes) -> Manifest:
     """A manifest from its bytes. Raises CheckpointDamaged if they are invalid, or have changed since the commit."""
     try:
         plain = json.loads(data)
         version, seal = plain.get("version"), plain.pop(_SEAL, None)
         is_others = isinstance(version, int) and version not in READABLE_VERSIONS
         # The seal comes first: if the version has changed, the rest means nothing. Some other releases write no seal.
-        if seal != seal_of(plain) and not (is_others and seal is None):
+        if seal != checksum_of(plain) and not (is_others and seal is None):
             raise ValueError("its bytes have changed")
         if is_others:
             raise OtherVersion(

@@ -29,7 +29,7 @@ _OURS = re.compile(
 )
 
 
-def foreign(store: Store) -> str | None:
+def foreign_object(store: Store) -> str | None:
     """The name of an object at `store` that is no part of a run; None if there is none.
 
     Stops at the first one, because the place may be somebody's home folder.

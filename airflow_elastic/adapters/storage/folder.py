@@ -23,7 +23,7 @@ from airflow_elastic.adapters.storage.durable_files import (
 from airflow_elastic.adapters.storage.folder_errors import no_links, store_error
 from airflow_elastic.adapters.storage.keys import RESERVED, check_key, check_prefix, check_range, key_problem
 from airflow_elastic.adapters.storage.open_range import open_file
-from airflow_elastic.adapters.storage.store import Entry, at_once, untold
+from airflow_elastic.adapters.storage.store import Entry, at_once, ignore_progress
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class FolderStore:
                 self._place(target, copy, os.replace)
 
     def download(
-        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = ignore_progress
     ) -> None:
         with contextlib.ExitStack() as stack:
             with self._told("download", key):

@@ -37,12 +37,12 @@ def store_error(exc: OSError, uri: str, doing: str, key: str, local: Path | None
     what = repr(key) if key else "what is there"
     if local is not None:
         what, kind, advice = f"{what} ({local})", StoreError, "check that local path, then try again"
-    place = in_the_way(str(exc.filename)) if exc.filename and exc.errno == errno.ENOTDIR else exc.filename
+    place = blocking_file(str(exc.filename)) if exc.filename and exc.errno == errno.ENOTDIR else exc.filename
     at = f" at {place}" if place and str(place) != uri else ""
     return kind(f"{uri}: cannot {doing} {what}: {matter}{at}; {advice.format(uid=os.geteuid())}")
 
 
-def in_the_way(path: str) -> str:
+def blocking_file(path: str) -> str:
     """The file where a folder on the way to this path has to be; the path itself if there is none any more."""
     on_the_way = [*reversed(Path(path).parents), Path(path)]
     return next((str(one) for one in on_the_way if os.path.isfile(one)), path)

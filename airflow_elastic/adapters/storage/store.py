@@ -35,7 +35,7 @@ def at_once(size: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def untold(done: int) -> None:
+def ignore_progress(done: int) -> None:
     """Ignores the progress of a download."""
 
 
@@ -107,7 +107,7 @@ class Store(Protocol):
         ...
 
     def download(
-        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = ignore_progress
     ) -> None:
         """Copy an object into a local file (parent folders are made); the file appears complete or not at all.
 

@@ -9,7 +9,7 @@ import click
 import yaml
 
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.cli.drive.options import settled
+from airflow_elastic.cli.drive.options import with_defaults
 from airflow_elastic.cli.drive.spec_file import build, in_file, read_plain
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.number_types import COUNT
@@ -34,7 +34,7 @@ def render(engine: str | None, uri: str | None, attempt: int, which: str | None,
       airflow-elastic render --engine local mnist.yaml
     """
     plain = read_plain(spec_path, which)
-    spec = build(settled({**plain, "engine": engine} if engine is not None else plain), spec_path)
+    spec = build(with_defaults({**plain, "engine": engine} if engine is not None else plain), spec_path)
     try:
         find_launcher(spec.launcher).refuse(spec)
         found = find_engine(spec.engine)

@@ -141,7 +141,7 @@ def _leave(run: Run, story: ProgressLines, *, posted: bool, told: bool) -> None:
     os._exit(1)
 
 
-def last_words(run: Run, state: RunState, document: dict[str, object]) -> list[str]:
+def closing_lines(run: Run, state: RunState, document: dict[str, object]) -> list[str]:
     """The last lines about a run that has ended: its result, and what to do next."""
     uri, spent = run.store.uri, cast("dict[str, float]", document["seconds"])
     failures = [attempt.failure for attempt in state.lives if attempt.failure is not None]

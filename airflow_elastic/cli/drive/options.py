@@ -126,7 +126,9 @@ def spec_options(command: Command) -> Command:
     return command
 
 
-def overlaid(base: Mapping[str, Any], options: Mapping[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+def with_overrides(
+    base: Mapping[str, Any], options: Mapping[str, Any], command: tuple[str, ...]
+) -> dict[str, Any]:
     """Plain values of a specification: those of `base`, overridden by the options and the command."""
     plain = {**base, **({"command": list(command)} if command else {})}
     for option, path in _FIELDS.items():
@@ -186,7 +188,7 @@ def _typed_path(path: str, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def settled(plain: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(plain: dict[str, Any]) -> dict[str, Any]:
     """Plain values of a new run, with default name and folder."""
     words = plain.get("command")
     if "name" not in plain and isinstance(words, list) and words:

@@ -13,7 +13,15 @@ from airflow_elastic.cli import console as say
 from airflow_elastic.cli.drive.printer import Printer
 from airflow_elastic.cli.rank_output import Tail
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.event_sentences import lagging, restoring, sentence, share, waiting, waits, workers
+from airflow_elastic.core.event_sentences import (
+    restoring,
+    sentence,
+    share,
+    straggler_sentence,
+    waiting,
+    waits,
+    workers,
+)
 from airflow_elastic.core.severity import Severity, severity_of
 from airflow_elastic.core.status_document import word
 
@@ -104,7 +112,7 @@ class ProgressLines(Observer):
             self.tell(text)
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
-        self.tell(lagging(progress, ranks), gravity=Severity.WARNING if ranks else Severity.INFO)
+        self.tell(straggler_sentence(progress, ranks), gravity=Severity.WARNING if ranks else Severity.INFO)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         if times & (times - 1) == 0:  # the 1st, 2nd, 4th, ... time: an outage of an hour fits on a screen

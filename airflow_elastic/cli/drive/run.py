@@ -14,14 +14,14 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli import console as say
 from airflow_elastic.cli.drive.detach import detach, log_path
-from airflow_elastic.cli.drive.drive import drive, last_words
+from airflow_elastic.cli.drive.drive import closing_lines, drive
 from airflow_elastic.cli.drive.options import (
     as_typed,
     check_here,
     check_secrets,
-    overlaid,
-    settled,
     spec_options,
+    with_defaults,
+    with_overrides,
 )
 from airflow_elastic.cli.drive.progress_lines import ProgressLines, progress_line
 from airflow_elastic.cli.drive.spec_file import in_file, read_plain
@@ -132,7 +132,7 @@ def run(
 def _conclude(console: Console, run: Run, state: RunState, *, as_json: bool) -> int:
     """Print how a run has ended. Returns the exit code."""
     document = run.status()
-    for line in last_words(run, state, document):
+    for line in closing_lines(run, state, document):
         console.print(line, soft_wrap=True)
     if as_json:
         say.print_json(document)
@@ -162,11 +162,11 @@ def _wanted(
             raise RunMissing(
                 f"{store.uri} holds no run to carry on: to start one there, name a script after --"
             )
-        spec = RunSpec.from_dict(overlaid(state.spec.to_dict(), options, ()))
+        spec = RunSpec.from_dict(with_overrides(state.spec.to_dict(), options, ()))
         check_secrets(spec)
         return len(events), spec, store
     base = read_plain(spec_path, which) if spec_path is not None else {}
-    spec = RunSpec.from_dict(settled(overlaid(base, options, command)))
+    spec = RunSpec.from_dict(with_defaults(with_overrides(base, options, command)))
     find_engine(spec.engine)  # first, because it decides where the script must exist
     check_here(spec)
     store = open_store(uri or _fresh(spec.name))

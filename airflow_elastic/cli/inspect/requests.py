@@ -11,7 +11,7 @@ import click
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import console
-from airflow_elastic.cli.find_run import SILENCE_SECONDS, find_run, hint_of_silence, last_word, uri_argument
+from airflow_elastic.cli.find_run import SILENCE_SECONDS, controller_hint, find_run, last_write, uri_argument
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.number_types import SECONDS
 from airflow_elastic.core.event_sentences import workers as count_of
@@ -112,8 +112,8 @@ def _answers(run: Run, step: int) -> bool:
 
 
 def _asked(run: Run, text: str) -> None:
-    click.echo(f"{run.store.uri}: {text}; it is done when its controller reads it ({last_word(run.store)})")
-    if (hint := hint_of_silence(run.store, run.state)) is not None:
+    click.echo(f"{run.store.uri}: {text}; it is done when its controller reads it ({last_write(run.store)})")
+    if (hint := controller_hint(run.store, run.state)) is not None:
         click.echo(hint, err=True)
 
 
@@ -127,7 +127,7 @@ def _wait(run: Run, timeout: float, what: str, done: Callable[[RunState], bool])
                 f"{run.store.uri}: waited {timeout:g} s for {what} without success; the request stands, "
                 f"look with `{console.command('status', run.store.uri)}`"
             )
-        hint = hint_of_silence(run.store, state) if not told and waited < SILENCE_SECONDS * 3 else None
+        hint = controller_hint(run.store, state) if not told and waited < SILENCE_SECONDS * 3 else None
         if hint is not None:
             click.echo(hint, err=True)
             told = True

@@ -13,10 +13,10 @@ from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli import console as say
 from airflow_elastic.cli.find_run import (
+    controller_hint,
+    controller_silence,
     find_run,
-    hint_of_silence,
     json_option,
-    silence,
     silent_since,
     uri_argument,
 )
@@ -24,7 +24,7 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.run_table import summaries, table
 from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
 from airflow_elastic.core.goodput import ROWS
-from airflow_elastic.core.phases import named, told
+from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import RunMissing
@@ -71,14 +71,14 @@ def status(uri: str, as_json: bool) -> None:
         return
     state, document = run.state, run.status()
     if as_json:
-        seen = {"written_at": silent_since(run.store), "silent_seconds": silence(run.store, state)}
+        seen = {"written_at": silent_since(run.store), "silent_seconds": controller_silence(run.store, state)}
         say.print_json({**document, "controller": seen})
         return
     console = say.console()
     _head(console, document, len(checkpoints.steps(run.store)))
     _attempts(console, document)
     _ranks(console, document)
-    if (hint := hint_of_silence(run.store, state)) is not None:
+    if (hint := controller_hint(run.store, state)) is not None:
         console.print(hint, style="yellow", soft_wrap=True)
 
 
@@ -148,7 +148,9 @@ def _position(document: Mapping[str, Any]) -> str:
 def _trainings(document: Mapping[str, Any]) -> list[str]:
     phases = document.get("phases", [])
     over = document["ended_at"] is not None
-    return [told(one, number, over=over) for number, one in enumerate(phases)] if named(phases) else []
+    return (
+        [phase_sentence(one, number, over=over) for number, one in enumerate(phases)] if named(phases) else []
+    )
 
 
 def _saved(document: Mapping[str, Any], now: float, kept: int) -> str:

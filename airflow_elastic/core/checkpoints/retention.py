@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
 
-def superfluous(
+def to_remove(
     saved: Mapping[int, Mapping[str, float]], policy: CheckpointPolicy, pinned: Collection[int] = ()
 ) -> list[int]:
     """The steps whose checkpoints can be removed, oldest first.

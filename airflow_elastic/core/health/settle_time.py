@@ -15,7 +15,9 @@ TELL_SECONDS = 1.5
 ALONE_SECONDS = 0.1
 
 
-def settling(job: JobStatus, training: JobStatus, state: RunState, progress: Progress | None = None) -> float:
+def settle_seconds(
+    job: JobStatus, training: JobStatus, state: RunState, progress: Progress | None = None
+) -> float:
     """The wait, in seconds.
 
     Args:

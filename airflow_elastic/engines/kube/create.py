@@ -39,13 +39,13 @@ async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_o
         try:
             if native.is_gang(body):  # a dry run first: its pods could train until the Job is deleted
                 would = await shared.client.create(resource, options.namespace, body, dry_run=True)
-                if dropped := native.dropped(body, would):
+                if dropped := native.dropped_gang(body, would):
                     raise SubmitRefused(f"{shared.client.server} {dropped}", for_now=True)
             made = await shared.client.create(resource, options.namespace, body)
         except Conflict as conflict:
             made = await shared.client.get(resource, options.namespace, job.name)
             adopt(made, job, conflict)
-        if dropped := native.dropped(body, made):
+        if dropped := native.dropped_gang(body, made):
             # Now, and not at the end of the attempt: it would train without its gang.
             uid = made["metadata"]["uid"]
             await shared.client.delete(resource, options.namespace, job.name, uid=uid, grace_seconds=0)

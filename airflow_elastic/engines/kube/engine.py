@@ -31,8 +31,8 @@ from airflow_elastic.engines.kube.kind import (
     by_worker,
     deleted,
     lacks_pods,
+    pods_to_explain,
     read_job,
-    silent,
 )
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.output import Where, keep_output
@@ -43,11 +43,11 @@ from airflow_elastic.engines.kube.render.pod import JOB_LABEL, MARGIN_SECONDS
 from airflow_elastic.engines.kube.resize import Workers, resize
 from airflow_elastic.engines.kube.scale_steps import JobPods, Steps
 from airflow_elastic.engines.kube.watch import pod_status
-from airflow_elastic.engines.kube.watch.api_trouble import refusal, ticking, trouble
+from airflow_elastic.engines.kube.watch.api_errors import refusal, trouble, with_ticks
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
 from airflow_elastic.engines.kube.watch.sidecars import held_by_sidecars
-from airflow_elastic.engines.kube.worker_places import Shown, meet_anew, of_all
+from airflow_elastic.engines.kube.worker_places import Shown, begin_generation, of_all
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
@@ -167,7 +167,7 @@ class KubeEngine:
             follow = shared.follow(job.name, *self._queries(options))
             events = EventReasons(shared.client, options.namespace, job.name)
             quiet = PodEvents(shared.client, options.namespace)
-            async for (owners, found, *others), again in ticking(follow, lacking):
+            async for (owners, found, *others), again in with_ticks(follow, lacking):
                 owner = owners[0] if owners else await self._look(shared, job, options)
                 workloads = others.pop() if options.by_kueue else ()
                 if owners and others:
@@ -184,7 +184,7 @@ class KubeEngine:
                         status = await shown(status)
                     if options.queueing == "volcano":
                         status = await events(status, seen)
-                unclear = silent(self.kind, pods, status)
+                unclear = pods_to_explain(self.kind, pods, status)
                 (lacking.set if unclear or lacks_pods(status) or events.waited_for else lacking.clear)()
                 status = await quiet(status, unclear, ask=again)
                 if status != last:
@@ -250,7 +250,9 @@ class KubeEngine:
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""
-        await asyncio.to_thread(meet_anew, self._files(job), job.name, lambda now: of_all(now, members))
+        await asyncio.to_thread(
+            begin_generation, self._files(job), job.name, lambda now: of_all(now, members)
+        )
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
         """Begin a generation of the same workers for this attempt: this engine does not replace lost workers."""

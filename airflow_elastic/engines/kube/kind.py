@@ -114,7 +114,7 @@ def lacks_pods(status: JobStatus) -> bool:
     return any(w.waiting is Waiting.STARTING and w.node is None for w in status.workers)
 
 
-def silent(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, str]:
+def pods_to_explain(kind: Kind, pods: Sequence[Object], status: JobStatus) -> dict[str, str]:
     """The uids of pods about which events may know more, by the names of their workers."""
     found = by_worker(kind, pods)
     return {

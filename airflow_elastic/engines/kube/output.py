@@ -48,7 +48,7 @@ async def keep_output(
     failed = [
         (pod["metadata"]["name"], container)
         for pod in pods
-        for container in pod_status.failed_silently(pod, where.container)
+        for container in pod_status.failed_without_report(pod, where.container)
     ]
     if not failed:
         return

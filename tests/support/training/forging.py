@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from airflow_elastic.adapters.records.checkpoints import seal_of
+from airflow_elastic.adapters.records.checkpoints import checksum_of
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
 from airflow_elastic.runtime.checkpoint.save import staging
 
@@ -34,7 +34,7 @@ def of_release(manifest: bytes, version: int) -> bytes:
     plain = json.loads(manifest)
     del plain["seal"]
     plain["version"] = version
-    return json.dumps({**plain, "seal": seal_of(plain)}).encode()
+    return json.dumps({**plain, "seal": checksum_of(plain)}).encode()
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def _belong(run: Path) -> None:
     for path in (run / "checkpoints" / "manifests").glob("*.json"):
         manifest = {**json.loads(path.read_text()), "run": name}
         manifest.pop("seal")
-        path.write_text(json.dumps({**manifest, "seal": checkpoints.seal_of(manifest)}, indent=1))
+        path.write_text(json.dumps({**manifest, "seal": checkpoints.checksum_of(manifest)}, indent=1))
 
 
 def documents(run: Path) -> Iterator[Path]:

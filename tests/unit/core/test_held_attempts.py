@@ -13,7 +13,7 @@ from airflow_elastic.core.machine import due, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.watch.api_trouble import refusal
+from airflow_elastic.engines.kube.watch.api_errors import refusal
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.actions import Delete, Finish, Submit
 from airflow_elastic.spec.errors import SubmitHeld, SubmitRefused

@@ -14,7 +14,7 @@ from airflow_elastic.cli.inspect.samples import verify_samples
 from airflow_elastic.core.event_sentences import sentence
 from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.machine import evolve
-from airflow_elastic.core.phases import named, told
+from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.status_document import document
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec import events as ev
@@ -66,11 +66,11 @@ def test_a_restart_tells_only_of_those_that_are_new() -> None:
 def test_the_status_has_them_in_words() -> None:
     state = story(ev.AttemptSubmitted(1.0, 1, "a1"))
     phases = document("/runs/a", state, progress(FIRST, SECOND), 30.0)["phases"]
-    assert [told(phase, number, over=False) for number, phase in enumerate(phases)] == [
+    assert [phase_sentence(phase, number, over=False) for number, phase in enumerate(phases)] == [
         "phase pretrain: 40 steps, complete, accuracy 0.98, best b",
         "phase finetune: 7 steps, at work",
     ]
-    assert told(phases[1], 1, over=True) == "phase finetune: 7 steps, not complete"
+    assert phase_sentence(phases[1], 1, over=True) == "phase finetune: 7 steps, not complete"
     assert named(phases)
     assert not named([{"name": ""}])
 

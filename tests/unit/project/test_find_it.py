@@ -46,7 +46,7 @@ ANSWERS = {
         "runtime/collectives/process_group.py",
     ],
     "gang": ["core/gang_size.py", "engines/kube/queues/gang.py"],
-    "quota": ["adapters/kube/errors.py", "engines/kube/watch/api_trouble.py"],
+    "quota": ["adapters/kube/errors.py", "engines/kube/watch/api_errors.py"],
     "fence": ["adapters/records/checkpoint_parts.py", "adapters/records/reports.py"],
     "journal": ["adapters/records/journal.py"],
 }

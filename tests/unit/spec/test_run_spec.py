@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.comparison import differences, workers_apart
+from airflow_elastic.spec.comparison import differences, only_workers_differ
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import (
     Health,
@@ -214,8 +214,8 @@ def test_only_another_number_of_workers_that_the_run_allows_is_a_matter_of_scali
     def run(*workers: int, name: str = "n") -> RunSpec:
         return RunSpec(command=("a",), name=name, workers=Workers(*workers))
 
-    assert workers_apart(run(2, 1, 4), run(3, 1, 4)) == 3
-    assert workers_apart(run(2, 1, 4), run(2, 1, 4)) is None
-    assert workers_apart(run(2, 1, 4), run(3, 1, 5)) is None
-    assert workers_apart(run(2, 1, 4), run(3, 1, 4, name="m")) is None
-    assert workers_apart(run(2), run(3)) is None
+    assert only_workers_differ(run(2, 1, 4), run(3, 1, 4)) == 3
+    assert only_workers_differ(run(2, 1, 4), run(2, 1, 4)) is None
+    assert only_workers_differ(run(2, 1, 4), run(3, 1, 5)) is None
+    assert only_workers_differ(run(2, 1, 4), run(3, 1, 4, name="m")) is None
+    assert only_workers_differ(run(2), run(3)) is None

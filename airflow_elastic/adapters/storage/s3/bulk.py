@@ -19,7 +19,7 @@ from awscrt.checksums import crc32
 from airflow_elastic.adapters.storage.s3.client import CONNECTIONS, sends_checksums
 from airflow_elastic.adapters.storage.s3.errors import code_of
 from airflow_elastic.adapters.storage.s3.stream import Stream
-from airflow_elastic.adapters.storage.store import at_once, untold
+from airflow_elastic.adapters.storage.store import at_once, ignore_progress
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def unfinished(client: Any, bucket: str, prefix: str) -> list[dict[str, Any]]:
     return [upload for upload in found if str(upload["Key"]).startswith(prefix)]
 
 
-def fetch(client: Any, where: dict[str, str], file: BinaryIO, told: Callable[[int], None] = untold) -> None:
+def fetch(
+    client: Any, where: dict[str, str], file: BinaryIO, told: Callable[[int], None] = ignore_progress
+) -> None:
     """Copy an object into an empty file. Raises the errors of the client, also if the object changes meanwhile.
 
     `told` is called with the number of bytes so far; by several threads, one at a time.

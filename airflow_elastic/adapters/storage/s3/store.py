@@ -21,7 +21,7 @@ from airflow_elastic.adapters.storage.s3.errors import (
 )
 from airflow_elastic.adapters.storage.s3.ranges import Ranges
 from airflow_elastic.adapters.storage.s3.stream import ROUNDS, Stream, ask, back_off
-from airflow_elastic.adapters.storage.store import Entry, at_once, untold
+from airflow_elastic.adapters.storage.store import Entry, at_once, ignore_progress
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class S3Store:
         return len(stale)
 
     def download(
-        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = ignore_progress
     ) -> None:
         where = self._at(key)
         folder = path.absolute().parent

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube import Forbidden
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import Finding
-from airflow_elastic.engines.kube.render.crd_schema import takes
+from airflow_elastic.engines.kube.render.crd_schema import keeps_field
 from airflow_elastic.spec.errors import SubmitRefused
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def findings(client: Client, namespace: str) -> list[Finding]:
     if lacking := _lacking(schema):
         text = f"there are no {' and '.join(lacking)}: pods do not get them, and queue is refused; {_BETTER}"
         found.append(Finding("elasticjob: templates", False, text, needed=False, part=True))
-    if absent := [option for option, theirs in _FIELDS.items() if not takes(schema, "spec", theirs)]:
+    if absent := [option for option, theirs in _FIELDS.items() if not keeps_field(schema, "spec", theirs)]:
         text = f"the installed kind has no {', '.join(absent)}"
         found.append(Finding("elasticjob: options", False, text, needed=False, part=True))
     return found
@@ -95,7 +95,7 @@ async def _schema(client: Client) -> dict[str, Any]:
 def _lacking(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """The metadata that templates cannot hold."""
     where = ("spec", "replicaSpecs", "worker", "template", "metadata")
-    return tuple(word for word in _METADATA if not takes(schema, *where, word))
+    return tuple(word for word in _METADATA if not keeps_field(schema, *where, word))
 
 
 def _without(body: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:

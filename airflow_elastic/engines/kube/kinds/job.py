@@ -119,14 +119,14 @@ class JobKind:
         conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
         failed = conditions.get("Failed")
         completions = owner["spec"].get("completions", 0)
-        admitted = owner["spec"].get("parallelism", completions) if kueue.has_taken(owner) else completions
+        admitted = owner["spec"].get("parallelism", completions) if kueue.is_queued(owner) else completions
         return {
             "metadata": {key: owner["metadata"][key] for key in ("name", "uid")},
             "spec": {
                 "completions": completions,
                 "admitted": admitted,
                 "suspend": suspend,
-                "queued": kueue.has_taken(owner),
+                "queued": kueue.is_queued(owner),
                 "gang": native.gang_of(owner),
             },
             "status": {
@@ -163,7 +163,7 @@ class JobEngine(KubeEngine):
         And not if the worker must be beside the others, where there may be no room: a new job can go elsewhere.
         """
         queued = owner["spec"]["queued"] or options.queueing == "volcano"
-        may = not queued and native.lets_replace(owner["spec"]["gang"], job)
+        may = not queued and native.allows_replacement(owner["spec"]["gang"], job)
         return job.standby and may and options.topology is None
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:

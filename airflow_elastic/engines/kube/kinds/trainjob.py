@@ -268,7 +268,7 @@ class TrainJobEngine(KubeEngine):
             place = JobAddress(
                 shared, job.name, self.child.name(job), owner["metadata"]["uid"], queried, child
             )
-            if kueue.has_taken(owner):
+            if kueue.is_queued(owner):
                 await keeping
                 await end_queued(place, self._workloads(options))
             else:

@@ -124,7 +124,7 @@ async def _deactivate(place: JobAddress, workloads: Query) -> None:
         for one in found:
             if kueue.may_run(kueue.slim(one)):
                 await _patch(place, workloads, one)
-        if all(kueue.is_out(kueue.slim(one)) for one in found):
+        if all(kueue.is_evicted(kueue.slim(one)) for one in found):
             return
 
 

@@ -23,7 +23,7 @@ _FLOAT = re.compile(r"[+-]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][+-]?[0-9]+)?")
 Plain = str | int | float | bool | None
 
 
-def plain_word(word: str) -> Plain:
+def plain_scalar(word: str) -> Plain:
     """The value of a word without quotes and tag; may be infinite or not a number, which JSON cannot express."""
     if word in _WORDS:
         return _WORDS[word]
@@ -32,14 +32,14 @@ def plain_word(word: str) -> Plain:
     return _number(word.replace("_", ""), word)
 
 
-def tagged_word(tag: str, word: str) -> Plain:
+def tagged_scalar(tag: str, word: str) -> Plain:
     """The value of a word with a tag of YAML, such as `!!str`. Raises ValueError."""
     if tag == "tag:yaml.org,2002:bool" and not isinstance(_WORDS.get(word), bool):
         raise ValueError(f"{word!r} is not true or false")
     if tag == "tag:yaml.org,2002:null":
         return None
     if tag in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
-        return plain_word(word)
+        return plain_scalar(word)
     if tag == "tag:yaml.org,2002:binary":
         return base64.b64decode(word).decode()  # its errors are ValueErrors
     return word  # including dates and custom tags

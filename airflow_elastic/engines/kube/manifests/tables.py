@@ -8,6 +8,7 @@ from airflow_elastic.engines.kube.render.value_shapes import (
     Reader,
     amount,
     anything,
+    boolean,
     container,
     count,
     env,
@@ -21,7 +22,6 @@ from airflow_elastic.engines.kube.render.value_shapes import (
     some,
     template,
     text,
-    truth,
     words,
 )
 
@@ -31,12 +31,12 @@ _JOB = fields(
         "parallelism": count,
         "completions": count,
         "completionMode": text,
-        "suspend": truth,
+        "suspend": boolean,
         "backoffLimit": count,
         "activeDeadlineSeconds": count,
         "ttlSecondsAfterFinished": count,
         "selector": fields({"matchLabels": words}),
-        "manualSelector": truth,
+        "manualSelector": boolean,
         "scheduling": fields(
             {
                 "schedulingPolicy": fields({"gang": fields({"minCount": count}), "basic": _any_fields}),
@@ -68,7 +68,7 @@ _PYTORCHJOB = fields(
                 "ttlSecondsAfterFinished": count,
                 "activeDeadlineSeconds": count,
                 "backoffLimit": count,
-                "suspend": truth,
+                "suspend": boolean,
                 "schedulingPolicy": _any_fields,
                 "managedBy": text,
             }
@@ -90,7 +90,7 @@ _TRAINJOB = fields(
     {
         "runtimeRef": fields({"name": text, "kind": text, "apiGroup": text}, "name"),
         "trainer": _TRAINER,
-        "suspend": truth,
+        "suspend": boolean,
         "activeDeadlineSeconds": count,
         "labels": words,
         "annotations": words,
@@ -104,16 +104,16 @@ _ELASTICJOB = fields(
         "brainService": text,
         "resourceLimits": map_of(number_or_text),
         "envs": _any_fields,
-        "suspend": truth,
-        "enableDynamicSharding": truth,
-        "enableElasticScheduling": truth,
+        "suspend": boolean,
+        "enableDynamicSharding": boolean,
+        "enableElasticScheduling": boolean,
         "replicaSpecs": map_of(
             fields(
                 {
                     "replicas": count,
                     "restartPolicy": text,
                     "restartCount": count,
-                    "autoScale": truth,
+                    "autoScale": boolean,
                     "restartTimeout": integer,
                     "priority": text,
                     "template": template,
@@ -138,8 +138,8 @@ _PYTORCHTRAININGJOB = fields(
         ),
         "torchrunConfig": fields(
             {
-                "enabled": truth,
-                "enable": truth,
+                "enabled": boolean,
+                "enable": boolean,
                 "minNodes": count,
                 "maxRestarts": count,
                 "procPerNode": number_or_text,
@@ -148,7 +148,7 @@ _PYTORCHTRAININGJOB = fields(
             }
         ),
         "elastic": fields(
-            {"enabled": truth, "minReplicas": count, "maxReplicas": count, "expectedReplicas": count}
+            {"enabled": boolean, "minReplicas": count, "maxReplicas": count, "expectedReplicas": count}
         ),
         "runPolicy": fields({"backoffLimit": count, "activeDeadlineSeconds": count, "cleanUpPolicy": text}),
         "scheduler": fields({"t9kScheduler": fields({"queue": text, "priority": integer})}),

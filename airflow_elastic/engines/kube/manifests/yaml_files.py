@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from airflow_elastic.engines.kube.manifests.scalars import plain_word, tagged_word
+from airflow_elastic.engines.kube.manifests.scalars import plain_scalar, tagged_scalar
 from airflow_elastic.spec.errors import InvalidInput
 
 _PLAIN = "plain"
@@ -107,7 +107,7 @@ class _Values:
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
         try:
-            value = plain_word(node.value) if node.tag == _PLAIN else tagged_word(node.tag, node.value)
+            value = plain_scalar(node.value) if node.tag == _PLAIN else tagged_scalar(node.tag, node.value)
         except ValueError as error:
             raise _Refused(f"line {_line(node)}: {path}: {error}") from None
         if isinstance(value, float) and not math.isfinite(value):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from airflow_elastic.engines.api import Job
 
 
-def fewest(job: Job) -> int:
+def min_to_start(job: Job) -> int:
     """The fewest workers a job may start with: `workers.min`, or all if the launcher's workers wait for each other."""
     return min(job.workers, job.spec.workers.at_least) if shrinks(job) else job.workers
 

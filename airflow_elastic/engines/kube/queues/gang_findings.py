@@ -52,7 +52,7 @@ async def _of_kubernetes(client: Client, namespace: str) -> list[Finding]:
             return []
         text = lacks or f"it is unknown whether Jobs can be gangs: {error}"
         return [Finding(subject, False, text, needed=False, part=True)]
-    if told := native.dropped(asked, made):
+    if told := native.dropped_gang(asked, made):
         return [Finding(subject, False, f"{client.server} {told}", needed=False, part=True)]
     return [Finding(subject, True, "Jobs can be gangs of Kubernetes' own, in one topology, too", part=True)]
 

@@ -70,7 +70,7 @@ def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) ->
     return rest if whole else {**rest, FEWEST_ANNOTATION: given}
 
 
-def has_taken(owner: dict[str, Any]) -> bool:
+def is_queued(owner: dict[str, Any]) -> bool:
     """Whether a (whole) job is queued, even if no queue was named: a queue called default takes all jobs."""
     return QUEUE_LABEL in (owner["metadata"].get("labels") or {})
 
@@ -100,7 +100,7 @@ def may_run(workload: dict[str, Any]) -> bool:
     return workload["active"] and not _holds(workload["conditions"], "Finished", "True")
 
 
-def is_out(workload: dict[str, Any]) -> bool:
+def is_evicted(workload: dict[str, Any]) -> bool:
     """Whether Kueue has seen that the job of this (slim) Workload must not run, and will not start it any more."""
     conditions = workload["conditions"]
     evicted = not workload["active"] and _holds(conditions, "Evicted", "True")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.engines.kube.queues.gang import fewest, shrinks
+from airflow_elastic.engines.kube.queues.gang import min_to_start, shrinks
 from airflow_elastic.spec.errors import Problem
 from airflow_elastic.spec.status import Waiting, WorkerStatus
 
@@ -50,7 +50,7 @@ def scheduling(job: Job, options: KubeOptions) -> dict[str, Any]:
     if options.queueing != "native":
         return {}
     mode = options.disruption_mode or ("single" if shrinks(job) else "all")
-    laid = {"schedulingPolicy": {"gang": {"minCount": fewest(job)}}, "disruptionMode": {mode: {}}}
+    laid = {"schedulingPolicy": {"gang": {"minCount": min_to_start(job)}}, "disruptionMode": {mode: {}}}
     if options.topology is not None:
         laid["schedulingConstraints"] = {"topology": [{"key": options.topology}]}
     return {"scheduling": laid}
@@ -61,7 +61,7 @@ def is_gang(body: Mapping[str, Any]) -> bool:
     return "scheduling" in body.get("spec", {})
 
 
-def dropped(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str | None:
+def dropped_gang(asked: Mapping[str, Any], made: Mapping[str, Any]) -> str | None:
     """The part of a requested gang that the API server has dropped, and what it needs for that; or None."""
     lacking = _lacking(
         "scheduling", asked.get("spec", {}).get("scheduling"), made.get("spec", {}).get("scheduling")
@@ -112,12 +112,12 @@ def scaled(job: Mapping[str, Any], workers: int) -> dict[str, Any]:
     return {"scheduling": {"schedulingPolicy": {"gang": {"minCount": workers}}}}
 
 
-def lets_replace(gang: Mapping[str, Any] | None, job: Job) -> bool:
+def allows_replacement(gang: Mapping[str, Any] | None, job: Job) -> bool:
     """Whether a pod can replace a failed one: not if somebody has made the gang larger than this run needs.
 
     A replacement raises the Job's size, and so the size that the gang needs, while the failed pod does not count.
     """
-    return gang is None or (gang["least"] is not None and gang["least"] <= fewest(job))
+    return gang is None or (gang["least"] is not None and gang["least"] <= min_to_start(job))
 
 
 def waits(gang: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> str | None:

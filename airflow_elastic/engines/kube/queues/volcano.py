@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import Resource
-from airflow_elastic.engines.kube.queues.gang import fewest
+from airflow_elastic.engines.kube.queues.gang import min_to_start
 from airflow_elastic.engines.kube.render.pod import named
 from airflow_elastic.engines.kube.render.quantities import times
 from airflow_elastic.spec.errors import Problem
@@ -70,7 +70,7 @@ def check_policy(policy: Mapping[str, Any], options: KubeOptions) -> list[Proble
 
 
 def _gang(job: Job, options: KubeOptions) -> dict[str, Any]:
-    count = fewest(job)
+    count = min_to_start(job)
     spec: dict[str, Any] = {"minMember": count}
     if options.queue:
         spec["queue"] = options.queue

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def takes(schema: Mapping[str, Any], *path: str) -> bool:
+def keeps_field(schema: Mapping[str, Any], *path: str) -> bool:
     """Whether objects of this OpenAPI schema keep the field at `path`. Yes if the schema is unknown."""
     for name in path:
         if (

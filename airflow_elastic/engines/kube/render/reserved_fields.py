@@ -1,7 +1,7 @@
 """The parts of a pod that the engines rely on, declared once: what happens to a user's own value in the same place.
 
 `check` refuses by this list, and docs/reference/pods.md prints it. Runs of an earlier release may have options that
-`check` has not seen. They do no harm: in `settled` the engines' values win.
+`check` has not seen. They do no harm: in `engine_values` the engines' values win.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def count(value: Any, path: str, problems: list[Problem]) -> Any:
     return value
 
 
-def truth(value: Any, path: str, problems: list[Problem]) -> Any:
+def boolean(value: Any, path: str, problems: list[Problem]) -> Any:
     """True or false."""
     if not isinstance(value, bool):
         problems.append(Problem(path, value, "true or false, without quotes"))
@@ -179,8 +179,8 @@ container = fields(
         "readinessProbe": _any_fields,
         "livenessProbe": _any_fields,
         "lifecycle": _any_fields,
-        "stdin": truth,
-        "tty": truth,
+        "stdin": boolean,
+        "tty": boolean,
     }
 )
 _named = list_of(fields({"name": text}, "name"))
@@ -222,10 +222,10 @@ pod = fields(
         "priority": integer,
         "preemptionPolicy": text,
         "terminationGracePeriodSeconds": integer,
-        **dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostUsers", "setHostnameAsFQDN"), truth),
-        "automountServiceAccountToken": truth,
-        "enableServiceLinks": truth,
-        "shareProcessNamespace": truth,
+        **dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostUsers", "setHostnameAsFQDN"), boolean),
+        "automountServiceAccountToken": boolean,
+        "enableServiceLinks": boolean,
+        "shareProcessNamespace": boolean,
         "schedulingGates": _named,
         "resourceClaims": _named,
         "resources": resources,

@@ -63,7 +63,7 @@ class PodEvents:
         if ask and silent:
             with contextlib.suppress(KubeError):  # then the last known events count
                 self._told = await self._of_pods([*silent.values()][:_PODS])
-        return with_words(
+        return with_event_messages(
             status, {name: self._told[uid] for name, uid in silent.items() if uid in self._told}
         )
 
@@ -89,7 +89,7 @@ def newest_of(events: Iterable[Mapping[str, Any]]) -> Told | None:
     return (Waiting.PULLING, words(message) or "Pulling") if reason == "Pulling" else None
 
 
-def with_words(status: JobStatus, told: Mapping[str, Told]) -> JobStatus:
+def with_event_messages(status: JobStatus, told: Mapping[str, Told]) -> JobStatus:
     """The same with the words of events, by the names of workers, if their pods still say no more."""
     return replace(status, workers=tuple(_with_words(one, told.get(one.name)) for one in status.workers))
 

@@ -112,7 +112,7 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
     return WorkerStatus(name, WorkerPhase.PENDING, node=node, waiting=waiting, reason=reason)
 
 
-def failed_silently(pod: dict[str, Any], container: str) -> list[str]:
+def failed_without_report(pod: dict[str, Any], container: str) -> list[str]:
     """Its failed containers without a report of our agent: their own output is all the evidence.
 
     They are the training container, or the init container that kept it from starting. Failures of other containers do

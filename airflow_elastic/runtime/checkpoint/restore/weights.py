@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.host.scratch_folders import scratch
 from airflow_elastic.adapters.storage.durable_files import remove_abandoned, temp_file
-from airflow_elastic.adapters.storage.folder_errors import in_the_way
+from airflow_elastic.adapters.storage.folder_errors import blocking_file
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.checkpoint.format.compatibility import (
@@ -200,7 +200,7 @@ def main() -> int:
         return _fail(str(error), 2 if isinstance(error, InvalidInput | StoreUnfit) else 1)
     except OSError as error:
         no_folder = isinstance(error, FileExistsError | NotADirectoryError)
-        why = f"{in_the_way(str(error.filename))} is no folder" if no_folder else error.strerror or error
+        why = f"{blocking_file(str(error.filename))} is no folder" if no_folder else error.strerror or error
         return _fail(f"{path} cannot be written: {why}", 1)
     finally:
         progress.stop()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checksums
 from airflow_elastic.adapters.records.checkpoint_parts import CheckpointPart
-from airflow_elastic.adapters.records.checkpoints import seal_of
+from airflow_elastic.adapters.records.checkpoints import checksum_of
 from airflow_elastic.adapters.storage.durable_files import make_folder
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.keys import key_problem
@@ -237,7 +237,7 @@ class WorkerDisk:
 
     def _tell(self, word: DiskManifest) -> None:
         plain = encode(word)
-        self._mine.put(word.part.key, json.dumps({"word": plain, "seal": seal_of(plain)}).encode())
+        self._mine.put(word.part.key, json.dumps({"word": plain, "seal": checksum_of(plain)}).encode())
 
     def _check(self) -> None:
         """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
@@ -328,7 +328,7 @@ def age_of(manifest: Manifest) -> StateVersion:
 def _heard(data: bytes) -> DiskManifest:
     """Raises ValueError, or SpecError, where it is not what was told."""
     told = json.loads(data)
-    if not isinstance(told, dict) or told.get("seal") != seal_of(told.get("word")):
+    if not isinstance(told, dict) or told.get("seal") != checksum_of(told.get("word")):
         raise ValueError("it is not what was written")
     return decode(DiskManifest, told["word"])
 

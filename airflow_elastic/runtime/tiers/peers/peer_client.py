@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.storage.store import untold
+from airflow_elastic.adapters.storage.store import ignore_progress
 from airflow_elastic.runtime.tiers.peers.connection import (
     Address,
     Answer,
@@ -87,7 +87,7 @@ class PeerReader:
         return count
 
 
-def save(loan: PeerFile, key: str, path: Path, told: Callable[[int], None] = untold) -> None:
+def save(loan: PeerFile, key: str, path: Path, told: Callable[[int], None] = ignore_progress) -> None:
     """Write a file that is lent to the disk of this machine; `told` is called with how many bytes have come so far.
 
     Raises OSError where it is not had, or not whole.

@@ -16,7 +16,7 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Entry, Store
-from airflow_elastic.core.checkpoints.retention import superfluous
+from airflow_elastic.core.checkpoints.retention import to_remove
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import MANIFEST_VERSION, Manifest, StoredFile
@@ -28,7 +28,7 @@ LOSSES = {10: 0.9, 20: 0.2, 30: 0.5, 40: 0.4, 50: 0.6}
 
 
 def gone(policy: CheckpointPolicy, *pinned: int) -> list[int]:
-    return superfluous({step: {"loss": loss} for step, loss in LOSSES.items()}, policy, pinned)
+    return to_remove({step: {"loss": loss} for step, loss in LOSSES.items()}, policy, pinned)
 
 
 def test_the_newest_stay() -> None:
@@ -52,7 +52,7 @@ def test_of_equal_ones_the_first_is_the_best() -> None:
     told = {100: 0.9, 110: 0.9, 120: 0.9, 200: 0.5, 210: 0.5, 220: float("nan")}
     for best, kept in (("max accuracy", 100), ("min accuracy", 200)):
         policy = CheckpointPolicy(keep_last=1, keep_best=best)
-        left = set(told) - set(superfluous({step: {"accuracy": one} for step, one in told.items()}, policy))
+        left = set(told) - set(to_remove({step: {"accuracy": one} for step, one in told.items()}, policy))
         assert left == {kept, 220}
 
 
@@ -71,8 +71,8 @@ def test_pruning_again_removes_nothing_more_and_the_newest_are_never_lost(
 ) -> None:
     policy = CheckpointPolicy(keep_last=last, keep_every_steps=every, keep_best=best)
     saved = {step: {"loss": loss} for step, loss in losses.items()}
-    left = {step: metrics for step, metrics in saved.items() if step not in superfluous(saved, policy)}
-    assert superfluous(left, policy) == []
+    left = {step: metrics for step, metrics in saved.items() if step not in to_remove(saved, policy)}
+    assert to_remove(left, policy) == []
     assert set(sorted(saved)[-last:]) <= left.keys()
 
 

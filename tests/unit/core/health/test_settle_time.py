@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_elastic.core.health.settle_time import ALONE_SECONDS, SETTLE_SECONDS, TELL_SECONDS, settling
+from airflow_elastic.core.health.settle_time import (
+    ALONE_SECONDS,
+    SETTLE_SECONDS,
+    TELL_SECONDS,
+    settle_seconds,
+)
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import WorkerStatus
 from tests.support.builders import at_step, job, rank, story, worker
@@ -36,7 +41,7 @@ def test_one_that_can_be_replaced_may_not_be_the_only_one_that_is_lost() -> None
         (standing, TELL_SECONDS),
     ):
         status = job(ALIVE, dead)
-        assert settling(status, status, story()) == seconds
+        assert settle_seconds(status, status, story()) == seconds
 
 
 def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_end_is_judged() -> None:
@@ -52,4 +57,6 @@ def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_en
         (worker("failed"), live, ended, False),
     ):
         status = job(ALIVE, dead)
-        assert (settling(status, status, state, progress) == state.spec.health.grace_seconds) is is_awaited
+        assert (
+            settle_seconds(status, status, state, progress) == state.spec.health.grace_seconds
+        ) is is_awaited

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 import torch
 
-from airflow_elastic.core.event_sentences import lagging
+from airflow_elastic.core.event_sentences import straggler_sentence
 from airflow_elastic.core.health.stragglers import LASTING_SECONDS, StragglerTracker, stragglers
 from airflow_elastic.runtime.session.forward_timer import ForwardTimer
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
@@ -77,11 +77,13 @@ def test_who_makes_no_step_is_not_slow() -> None:
 
 def test_what_is_said() -> None:
     found = progress(0.1, 0.4123, 0.1)
-    assert lagging(found, frozenset({1})) == (
+    assert straggler_sentence(found, frozenset({1})) == (
         "rank 1 (node-1) holds the others up: its forward pass takes 0.41 s, the others' 0.1 s"
     )
-    assert lagging(found, frozenset({0, 1})).startswith("rank 0 (node-0), rank 1 (node-1) hold the others up")
-    assert lagging(found, frozenset()) == "no rank holds the others up any more"
+    assert straggler_sentence(found, frozenset({0, 1})).startswith(
+        "rank 0 (node-0), rank 1 (node-1) hold the others up"
+    )
+    assert straggler_sentence(found, frozenset()) == "no rank holds the others up any more"
 
 
 class Sleeps(torch.nn.Module):

@@ -167,7 +167,7 @@ def test_what_the_api_server_has_dropped_is_said(made: dict[str, Any] | None, sa
         key: asked["spec"]["scheduling"][key] if value is ... else value for key, value in made.items()
     }
     answer = {"spec": {**asked["spec"], "uid": "added", "scheduling": scheduling}}
-    told = native.dropped(asked, answer)
+    told = native.dropped_gang(asked, answer)
     assert re.search(said, told or "") if said else told is None
 
 

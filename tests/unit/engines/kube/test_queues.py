@@ -175,7 +175,7 @@ def test_a_workload_lets_no_job_run_once_kueue_has_seen_that_it_is_not_active(
     active: bool, conditions: tuple[tuple[str, str, str], ...], runs: bool, out: bool
 ) -> None:
     one = kueue.slim({**workload(*conditions), "spec": {"active": active}})
-    assert (kueue.may_run(one), kueue.is_out(one)) == (runs, out)
+    assert (kueue.may_run(one), kueue.is_evicted(one)) == (runs, out)
 
 
 def test_a_queue_of_another_scheduler_is_none_of_kueues() -> None:

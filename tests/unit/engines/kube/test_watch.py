@@ -13,9 +13,9 @@ from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kinds.job import JobEngine
-from airflow_elastic.engines.kube.watch import api_trouble, pod_status
+from airflow_elastic.engines.kube.watch import api_errors, pod_status
 from airflow_elastic.engines.kube.watch.ends import Ends
-from airflow_elastic.engines.kube.watch.events import newest_of, with_words
+from airflow_elastic.engines.kube.watch.events import newest_of, with_event_messages
 from airflow_elastic.engines.kube.watch.sidecars import held_by_sidecars
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -110,18 +110,21 @@ def test_a_failed_init_container_says_which_and_how() -> None:
     assert (found.phase, found.errors[0].exit_code) == (WorkerPhase.FAILED, 7)
     assert found.errors[0].error == found.reason == "init container fetch failed: NoSuchBucket: data"
     assert failure(found) is FailureKind.CODE_ERROR
-    assert pod_status.failed_silently(pod_status.slim(pod("Failed", **statuses)), "trainer") == ["fetch"]
+    assert pod_status.failed_without_report(pod_status.slim(pod("Failed", **statuses)), "trainer") == [
+        "fetch"
+    ]
     assert worker("Pending", **statuses).phase is WorkerPhase.PENDING, "its phase tells a second later"
 
 
 def test_of_containers_that_failed_only_the_training_ones_output_is_evidence() -> None:
     both = [ended("proxy", 1), ended("trainer", 1)]
-    assert pod_status.failed_silently(pod_status.slim(pod("Failed", containerStatuses=both)), "trainer") == [
-        "trainer"
-    ]
+    assert pod_status.failed_without_report(
+        pod_status.slim(pod("Failed", containerStatuses=both)), "trainer"
+    ) == ["trainer"]
     alone = [ended("proxy", 1), ended("trainer", 0)]
     assert (
-        pod_status.failed_silently(pod_status.slim(pod("Failed", containerStatuses=alone)), "trainer") == []
+        pod_status.failed_without_report(pod_status.slim(pod("Failed", containerStatuses=alone)), "trainer")
+        == []
     )
 
 
@@ -375,16 +378,16 @@ def test_the_newest_event_of_a_pod_that_has_its_node_is_told(
 def test_events_speak_for_pods_that_say_nothing() -> None:
     quiet = worker("Pending", containerStatuses=[waiting("trainer", "ContainerCreating")])
     told = {"node-0": (Waiting.STARTING, "FailedMount: no such volume")}
-    (found,) = with_words(JobStatus((quiet,)), told).workers
+    (found,) = with_event_messages(JobStatus((quiet,)), told).workers
     assert (found.waiting, found.reason) == told["node-0"]
     says = worker("Pending", containerStatuses=[waiting("trainer", "CreateContainerError", "no such user")])
-    assert with_words(JobStatus((says,)), told).workers == (says,)
+    assert with_event_messages(JobStatus((says,)), told).workers == (says,)
 
 
 def test_nodes_that_only_say_that_an_image_is_tried_again_are_helped_out() -> None:
     old = waiting("trainer", "ImagePullBackOff", 'Back-off pulling image "i:1"')
     told = {"node-0": (Waiting.PULLING, 'Failed: Failed to pull image "i:1": denied')}
-    (found,) = with_words(JobStatus((worker("Pending", containerStatuses=[old]),)), told).workers
+    (found,) = with_event_messages(JobStatus((worker("Pending", containerStatuses=[old]),)), told).workers
     assert found.reason == (
         'ImagePullBackOff: Back-off pulling image "i:1": Failed: Failed to pull image "i:1": denied'
     )
@@ -458,7 +461,7 @@ async def test_pods_are_found_whatever_the_users_labels_say(tmp_path: Path) -> N
 async def test_events_of_pods_that_say_nothing_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_trouble, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(api_errors, "LOOK_SECONDS", 0.01)
     async with kube_objects() as server:
         engine = JobEngine(access=server.access)
         job = Job(str(tmp_path / "run"), run(tmp_path), 1, 2)

@@ -18,7 +18,7 @@ from airflow_elastic.engines.kube.manifests.commands.variables import (
     Scope,
     filled_by_kubernetes,
     for_kubernetes,
-    spelled,
+    unmarked,
 )
 from airflow_elastic.engines.kube.manifests.commands.wrappers import (
     OTHER_LAUNCHERS,
@@ -115,4 +115,4 @@ def _least(*seconds: float | None) -> float | None:
 
 
 def _shown(words: Sequence[str]) -> list[str]:
-    return [spelled(word) for word in words]
+    return [unmarked(word) for word in words]

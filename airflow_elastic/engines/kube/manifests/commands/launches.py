@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_elastic.engines.kube.manifests.commands.variables import marked, spelled
+from airflow_elastic.engines.kube.manifests.commands.variables import marked, unmarked
 from airflow_elastic.spec.errors import Problem, SpecError
 
 #: Modules that are launchers.
@@ -142,7 +142,7 @@ def refuse_marks(words: Sequence[str], path: str) -> Sequence[str]:
                 f"an argument without {unknown}, which only the pod knows: the agent starts the command "
                 "without a shell. Write its value, set it in `env`, or read it in the script"
             )
-            raise SpecError(Problem(path, spelled(word), text))
+            raise SpecError(Problem(path, unmarked(word), text))
     return words
 
 
@@ -162,7 +162,7 @@ def _option(name: str, rest: list[str], found: Launch, path: str) -> None:
         why = _REFUSED.get(key)
         known = ", ".join(sorted([*takes, *flags, "module"]))
         raise SpecError(
-            Problem(path, spelled(word), why or f"an option of {name} that the run can keep: {known}")
+            Problem(path, unmarked(word), why or f"an option of {name} that the run can keep: {known}")
         )
     if not equals:
         if not rest:

@@ -17,7 +17,7 @@ from airflow_elastic.engines.kube.manifests.commands.shell import (
     commands_of,
     filled,
 )
-from airflow_elastic.engines.kube.manifests.commands.variables import Scope, spelled
+from airflow_elastic.engines.kube.manifests.commands.variables import Scope, unmarked
 from airflow_elastic.spec.errors import Problem, SpecError
 
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
@@ -99,12 +99,12 @@ def read_line(words: Sequence[str], at: int, path: str, scope: Scope, start: Sta
         if not NAMED.search(line):
             return None
         text = f"the launcher's command as a list of words: {error} in a shell's line cannot be read here"
-        raise SpecError(Problem(path, spelled(line), text)) from None
+        raise SpecError(Problem(path, unmarked(line), text)) from None
     starting = [i for i, one in enumerate(commands) if _starts(one, scope, start)]
     if not starting:
         if found := NAMED.search(line):
             text = f"{found[0]} as a command of its own, at the end of the line: where it is now, it cannot be found"
-            raise SpecError(Problem(path, spelled(line), text))
+            raise SpecError(Problem(path, unmarked(line), text))
         return None
     _refuse_around(commands, starting, line, path)
     return _line(words, at, commands[: starting[0] + 1], path, scope, start)
@@ -135,7 +135,7 @@ def _refuse_around(commands: list[Command], starting: list[int], line: str, path
         better = "the run keeps its output" if after.before == "|" else "do it in a task of its own"
         why = f"nothing behind the launcher's command ({told}), as a run ends with its launcher: {better}"
     if why is not None:
-        raise SpecError(Problem(path, spelled(line), why))
+        raise SpecError(Problem(path, unmarked(line), why))
 
 
 def _line(
@@ -157,12 +157,12 @@ def _line(
     begin = start(texts) or 0
     if words[at + 1 :] and not taken and (behind or words[at + 1] not in ("-", "--", "_", "bash", "sh")):
         why = "no words behind the shell's line, which does not use them"
-        raise SpecError(Problem(path, [spelled(word) for word in words[at + 1 :]], why))
+        raise SpecError(Problem(path, [unmarked(word) for word in words[at + 1 :]], why))
     before = line[: command.words[count].start]
     after = " ".join(line[a:b] for a, b in command.redirects)
     if found := _POSITIONAL.search(" ".join((before, *raws[:begin], after))):
         why = f"a line without {found[0]} before the launcher: the agent's command is put there"
-        raise SpecError(Problem(path, spelled(line), why))
+        raise SpecError(Problem(path, unmarked(line), why))
     only_set = all(one.words and one.words[0].literal == "set" for one in earlier)
     login = any(re.fullmatch(r"-[a-z]*[li][a-z]*|--login", flag) for flag in words[1:at])
     needed = not only_set or bool(count or after or login)
@@ -186,7 +186,7 @@ def _set_before(commands: Sequence[Command], scope: Scope) -> Known:
             known.anything = True
         for name, word in _sets(command, first):
             values = filled(word, known, scope)
-            plain = not command.depth and len(values) == 1 and spelled(values[0]) == values[0]
+            plain = not command.depth and len(values) == 1 and unmarked(values[0]) == values[0]
             known[name.rstrip("+")] = (
                 values[0].partition("=")[2] if plain and not name.endswith("+") else None
             )

@@ -51,7 +51,7 @@ def marked(text: str) -> str | None:
     return found[1] if found else None
 
 
-def spelled(text: str) -> str:
+def unmarked(text: str) -> str:
     """The text with the marked parts as they were written."""
     return _MARK.sub(lambda found: found[1], text)
 
@@ -85,7 +85,7 @@ def values_of(pairs: list[tuple[str, str | None]], scope: Scope) -> tuple[dict[s
 def for_kubernetes(text: str) -> str:
     """A text that Kubernetes must leave as it is, except for marks of its own variables."""
     if "$$" not in text and "$(" not in _MARK.sub("", text):
-        return spelled(text)
+        return unmarked(text)
     pieces = _MARK.split(text)  # every other one was marked
     return "".join(piece if i % 2 else piece.replace("$", "$$") for i, piece in enumerate(pieces))
 

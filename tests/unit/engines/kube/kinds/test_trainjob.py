@@ -14,7 +14,7 @@ from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.kind import lacks_pods, read_job
 from airflow_elastic.engines.kube.kinds.job import JobKind
 from airflow_elastic.engines.kube.kinds.trainjob import TrainJobEngine, TrainJobKind, misses_runtime
-from airflow_elastic.engines.kube.watch import api_trouble
+from airflow_elastic.engines.kube.watch import api_errors
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
@@ -211,7 +211,7 @@ def test_the_trainjobs_own_end_counts_where_the_child_job_is_gone() -> None:
 async def test_the_newest_step_comes_again_while_something_is_in_the_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(api_trouble, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(api_errors, "LOOK_SECONDS", 0.01)
     go, still = asyncio.Event(), asyncio.Event()
 
     async def steps() -> AsyncIterator[int]:
@@ -221,7 +221,7 @@ async def test_the_newest_step_comes_again_while_something_is_in_the_way(
 
     still.set()
     found: list[tuple[int, bool]] = []
-    async for step in api_trouble.ticking(steps(), still):
+    async for step in api_errors.with_ticks(steps(), still):
         found.append(step)
         if len(found) == 3:
             still.clear()
@@ -247,5 +247,5 @@ async def test_the_newest_warning_is_told() -> None:
             return events.get(fields.split(",", maxsplit=1)[0].removeprefix("involvedObject.name="), []), "1"
 
     client: Any = Client()
-    assert await api_trouble.trouble(client, "ns", ("a", "a-node-0")) == "New: no"
-    assert await api_trouble.trouble(client, "ns", ("b",)) is None
+    assert await api_errors.trouble(client, "ns", ("a", "a-node-0")) == "New: no"
+    assert await api_errors.trouble(client, "ns", ("b",)) is None

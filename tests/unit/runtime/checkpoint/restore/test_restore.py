@@ -12,7 +12,7 @@ import torch
 
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.adapters.storage.store import Reader, untold
+from airflow_elastic.adapters.storage.store import Reader, ignore_progress
 from airflow_elastic.control.poll import events_of
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
@@ -99,7 +99,7 @@ class Counting(Far):
         self.streamed: dict[str, int] = {}
 
     def download(
-        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = untold
+        self, key: str, path: Path, *, durable: bool = True, told: Callable[[int], None] = ignore_progress
     ) -> None:
         self.fetched.append(key)
         super().download(key, path, durable=durable, told=told)

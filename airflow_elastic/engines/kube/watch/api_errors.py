@@ -37,7 +37,7 @@ def refusal(error: KubeError) -> EngineError:
 LOOK_SECONDS, LONGEST_SECONDS = 2.0, 30.0
 
 
-async def ticking(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerator[tuple[T, bool]]:
+async def with_ticks(steps: AsyncIterator[T], still: asyncio.Event) -> AsyncGenerator[tuple[T, bool]]:
     """Each step with False; while `still` is set, the newest one again with True whenever none came for a while."""
     following: asyncio.Future[T] = asyncio.ensure_future(anext(steps))
     newest: T | None = None

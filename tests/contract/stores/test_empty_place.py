@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.adapters.storage.empty_place import foreign
+from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.list_runs import runs_below
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import start_run
@@ -103,12 +103,12 @@ def test_what_only_a_file_system_has_is_judged_too(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     (tmp_path / "journal" / ".elastic-tmp-0123").touch()
     (tmp_path / ".nfs000000000a1b2c3d00000001").touch()
-    assert foreign(store) is None
+    assert foreign_object(store) is None
     (tmp_path / "data").symlink_to("/nowhere")
-    assert foreign(store) == "data"
+    assert foreign_object(store) == "data"
     (tmp_path / "data").unlink()
     (tmp_path / "odd\nname").touch()
-    assert foreign(store) == "odd\nname"
+    assert foreign_object(store) == "odd\nname"
 
 
 def test_another_controllers_first_words_are_not_taken_for_somebodys_own(
@@ -119,9 +119,9 @@ def test_another_controllers_first_words_are_not_taken_for_somebodys_own(
     store = open_store(str(tmp_path))
 
     def meanwhile(_: Store) -> str | None:
-        monkeypatch.setattr(runs, "foreign", foreign)
+        monkeypatch.setattr(runs, "foreign_object", foreign_object)
         begin(store)
-        return foreign(store)
+        return foreign_object(store)
 
-    monkeypatch.setattr(runs, "foreign", meanwhile)
+    monkeypatch.setattr(runs, "foreign_object", meanwhile)
     begin(store)
