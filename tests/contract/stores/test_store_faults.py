@@ -132,8 +132,8 @@ def test_an_upload_survives_a_bad_day(faults: s3.FaultProxy) -> None:
         assert not faults.server.client().list_multipart_uploads(Bucket=faults.server.bucket).get("Uploads")
 
 
-#: Instead of the half minute that our clients wait.
-SHORT_SECONDS = 0.5
+#: Instead of the half minute that our clients wait; a busy machine needs some of it for an honest answer.
+SHORT_SECONDS = 2.0
 
 
 def soon_tired(faults: s3.FaultProxy) -> S3Store:
@@ -218,7 +218,7 @@ def test_a_slow_server_is_no_broken_one(faults: s3.FaultProxy) -> None:
 
 def test_failures_that_last_are_errors_and_leave_nothing(faults: s3.FaultProxy, tmp_path: Path) -> None:
     # Time enough for a busy server to take parts back, which is asked for once.
-    factory = s3.impatient(faults.server, seconds=6 * SHORT_SECONDS)
+    factory = s3.impatient(faults.server, seconds=3.0)
     store = S3Store(faults.server.bucket, f"lasting {secrets.token_hex(4)}", client_factory=factory)
     store.put("k", b"x")
     faults.rules({"do": "reject"})
