@@ -15,6 +15,7 @@ import pytest
 
 from airflow_elastic.adapters.host import processes
 from airflow_elastic.testing.ports import free_port
+from airflow_elastic.testing.processes import in_sessions, send
 from tests.support.runs.pages import DOCS, ROOT, Block, blocks_of
 
 #: A block that is repeated until something has happened, as its reader does, or that goes on in the background.
@@ -113,6 +114,9 @@ class Reader:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
+        # Some of Airflow's processes have a title where their environment was: their session shows whose they are.
+        for begun in in_sessions({process.pid for process, _ in self._background}):
+            send(begun, signal.SIGKILL)
         for one in processes.marked("AIRFLOW_ELASTIC_TUTORIAL", str(self.folder)):
             one.send(signal.SIGKILL)
 
