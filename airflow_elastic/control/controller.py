@@ -29,7 +29,7 @@ from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.core.gang_size import regrouping
 from airflow_elastic.core.health.deadlines import overdue
-from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settle_seconds
+from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settle_time
 from airflow_elastic.core.health.stragglers import StragglerTracker
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
@@ -295,9 +295,7 @@ class Controller:
         training = job.among(self.state.attempt.members)
         if job.failed:
             self._failed_since = self._failed_since or time.monotonic()
-            if time.monotonic() - self._failed_since < settle_seconds(
-                job, training, self.state, self._progress
-            ):
+            if time.monotonic() - self._failed_since < settle_time(job, training, self.state, self._progress):
                 return
         if job.failed or training.succeeded:
             await self._hear_again()

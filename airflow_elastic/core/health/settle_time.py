@@ -15,7 +15,7 @@ TELL_SECONDS = 1.5
 ALONE_SECONDS = 0.1
 
 
-def settle_seconds(
+def settle_time(
     job: JobStatus, training: JobStatus, state: RunState, progress: Progress | None = None
 ) -> float:
     """The wait, in seconds.

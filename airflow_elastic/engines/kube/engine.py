@@ -47,7 +47,7 @@ from airflow_elastic.engines.kube.watch.api_errors import refusal, trouble, with
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import PodEvents
 from airflow_elastic.engines.kube.watch.sidecars import held_by_sidecars
-from airflow_elastic.engines.kube.worker_places import Shown, begin_generation, of_all
+from airflow_elastic.engines.kube.worker_places import Shown, of_all, regroup
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
@@ -250,9 +250,7 @@ class KubeEngine:
 
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Begin a new generation of these workers; the others join a later one."""
-        await asyncio.to_thread(
-            begin_generation, self._files(job), job.name, lambda now: of_all(now, members)
-        )
+        await asyncio.to_thread(regroup, self._files(job), job.name, lambda now: of_all(now, members))
 
     async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
         """Begin a generation of the same workers for this attempt: this engine does not replace lost workers."""

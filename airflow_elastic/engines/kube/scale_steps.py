@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.kube.kind import asked
 from airflow_elastic.engines.kube.render.pod import MARGIN_SECONDS
-from airflow_elastic.engines.kube.worker_places import begin_generation, sized
+from airflow_elastic.engines.kube.worker_places import regroup, sized
 from airflow_elastic.spec.errors import EngineError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Steps:
         going = {} if members is None else await self._settle(place, job, members, workers)
         files.look_anew()
         found = await place.client.get(place.kind.resource, place.namespace, place.name)
-        size = await asyncio.to_thread(begin_generation, files, job, lambda now: sized(now, workers))
+        size = await asyncio.to_thread(regroup, files, job, lambda now: sized(now, workers))
         slim = place.kind.slim(found)
         if place.kind.workers(slim) != size or asked(slim, size) is not None:
             body, part = place.kind.scaled(found, size)

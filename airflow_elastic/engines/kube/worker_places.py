@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Group = tuple[tuple[int, ...], tuple[int, ...]]  # the workers that train, and those that join later
 
 
-def begin_generation(files: JobFiles, name: str, choose: Callable[[Members], Group]) -> int:
+def regroup(files: JobFiles, name: str, choose: Callable[[Members], Group]) -> int:
     """Begin a generation of other workers, unless the newest one has the same; returns the size that the job needs.
 
     Args:

@@ -8,7 +8,7 @@ from airflow_elastic.core.health.settle_time import (
     ALONE_SECONDS,
     SETTLE_SECONDS,
     TELL_SECONDS,
-    settle_seconds,
+    settle_time,
 )
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import WorkerStatus
@@ -41,7 +41,7 @@ def test_one_that_can_be_replaced_may_not_be_the_only_one_that_is_lost() -> None
         (standing, TELL_SECONDS),
     ):
         status = job(ALIVE, dead)
-        assert settle_seconds(status, status, story()) == seconds
+        assert settle_time(status, status, story()) == seconds
 
 
 def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_end_is_judged() -> None:
@@ -57,6 +57,4 @@ def test_what_training_has_come_to_is_written_before_a_rank_that_fails_at_its_en
         (worker("failed"), live, ended, False),
     ):
         status = job(ALIVE, dead)
-        assert (
-            settle_seconds(status, status, state, progress) == state.spec.health.grace_seconds
-        ) is is_awaited
+        assert (settle_time(status, status, state, progress) == state.spec.health.grace_seconds) is is_awaited

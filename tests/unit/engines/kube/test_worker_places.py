@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.engines.kube.worker_places import Shown, begin_generation, fresh, of_all, sized
+from airflow_elastic.engines.kube.worker_places import Shown, fresh, of_all, regroup, sized
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
@@ -47,7 +47,7 @@ def test_a_job_has_the_workers_that_it_is_to_have_and_none_that_was_lost(
         assert newest is not None
         before = newest.nodes
         if what == "scale":
-            size = begin_generation(files, "job", lambda now, n=number: sized(now, n))  # type: ignore[misc]
+            size = regroup(files, "job", lambda now, n=number: sized(now, n))  # type: ignore[misc]
             members = files.newest_members()
             assert members is not None
             assert len(members.nodes) == number
@@ -78,7 +78,7 @@ def test_without_losses_numbers_are_those_below_the_size() -> None:
 
 
 def test_what_older_releases_know_nothing_of_is_not_written_without_need(files: JobObjects) -> None:
-    begin_generation(files, "job", lambda now: sized(now, 5))
+    regroup(files, "job", lambda now: sized(now, 5))
     files.look_anew()
     files.rejoin(2)
     files.look_anew()
@@ -97,17 +97,17 @@ def files(tmp_path: Path) -> JobObjects:
 
 def test_workers_meet_anew_once(files: JobObjects) -> None:
     files.rejoin(2, {1}, fresh)
-    assert begin_generation(files, "job", lambda now: sized(now, 4)) == 5
+    assert regroup(files, "job", lambda now: sized(now, 4)) == 5
     files.look_anew()
     assert files.newest_members() == Members(3, (0, 3, 2, 4), 0.0, attempt=2, spent=(1,))
-    assert begin_generation(files, "job", lambda now: sized(now, 4)) == 5
-    assert begin_generation(files, "job", lambda now: of_all(now, (0, 4))) == 5
+    assert regroup(files, "job", lambda now: sized(now, 4)) == 5
+    assert regroup(files, "job", lambda now: of_all(now, (0, 4))) == 5
     files.look_anew()
     assert files.newest_members() == Members(4, (0, 4), 0.0, awaited=(2, 3), attempt=2, spent=(1,))
     files.create("closed", {})
     files.look_anew()
     with pytest.raises(EngineError, match="not there to be scaled"):
-        begin_generation(files, "job", lambda now: sized(now, 2))
+        regroup(files, "job", lambda now: sized(now, 2))
 
 
 def job(**phases: str) -> JobStatus:
