@@ -1,4 +1,4 @@
-"""Handing on what a worker's ranks have staged, while they train on."""
+"""A thread that copies what a worker's ranks have staged to one of the tiers, while they train on."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Ranks' news are heard by the thread that writes to storage, which does not listen meanwhile.
+#: Only the thread that writes to storage waits for news from ranks, and it misses them while it writes. So look, too.
 _LOOK_SECONDS = 0.5
 
 
 class Follower(ABC):
-    """A thread of the agent that takes the newest state somewhere, whenever there is a newer one.
+    """A thread of the agent that copies each new state to a tier.
 
     Args:
         node: the worker.
-        name: of the thread.
-        stop_seconds: how long `stop` waits for what is on its way.
+        name: name of the thread.
+        stop_seconds: how long `stop` waits for a copy that has begun.
     """
 
     def __init__(self, node: TierWorker, name: str, stop_seconds: float) -> None:
         self._node, self._slots = node, node.slots.opened_again()
         self._tried: tuple[int, int, str] = (0, -1, "")  # generation, step, and why it was saved
-        self._passed: set[tuple[int, int]] = set()  # generations and steps of those that are not for here
-        self._refused = False  # and told
+        self._passed: set[tuple[int, int]] = set()  # generations and steps that this tier does not take
+        self._refused = False  # and reported
         self._stop_seconds = stop_seconds
         self._news, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def news(self) -> None:
-        """Ranks have staged something."""
+        """Wake the thread: ranks have staged something."""
         self._news.set()
 
     def end(self) -> None:
-        """Begin nothing more."""
+        """Do not begin another copy."""
         self._over.set()
         self._news.set()
 
     def stop(self) -> bool:
-        """End; returns whether nothing is on its way any more."""
+        """End the thread. Returns False if a copy is still under way after `stop_seconds`."""
         self.end()
         if self._thread.is_alive():
             self._thread.join(self._stop_seconds)
@@ -63,23 +63,23 @@ class Follower(ABC):
 
     @abstractmethod
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
-        """End, with the worker.
+        """End, because the worker ends.
 
         Args:
-            flushed: has what is staged written to storage; answers whether all of it is.
+            flushed: writes what is staged to storage. Returns whether storage has every staged state now.
             done: whether training is complete, or goes on without this worker.
         """
 
     @abstractmethod
     def _take(self, held: Sequence[tuple[StagingSlot, Note]]) -> None:
-        """Take a state there; the slots of all ranks are held for reading."""
+        """Copy a state to the tier. The slots of all ranks are locked for reading."""
 
     def _wants(self, reason: str) -> bool:
-        """Whether a state that was saved for this reason is for here."""
+        """Whether this tier takes a state that was saved for this reason."""
         return True
 
     def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-        """Which of these states comes first; they are the older ones first."""
+        """The order in which to copy these states, which come in the order of their age, oldest first."""
         return reversed(ages)
 
     def _work(self) -> None:
@@ -90,12 +90,13 @@ class Follower(ABC):
             try:
                 self._look(heard=heard)
             except Exception:
-                log.exception("what is saved could not be taken elsewhere")
+                log.exception("the %s thread could not copy a saved state", self._thread.name)
 
     def _look(self, *, heard: bool) -> None:
-        """Take what all ranks have staged and is newer than what was tried before.
+        """Copy the states that all ranks have staged, if they are newer than the last one that was tried.
 
-        Whether a step was saved once more stands in notes, which take their time to read: only when there is news.
+        A step may be saved twice, for another reason. Only its notes show that. They take time to read, so they are
+        read only when there is news.
         """
         there = shared_memory.common(self._slots)
         self._passed.intersection_update(there)
@@ -109,7 +110,7 @@ class Follower(ABC):
             held = shared_memory.held(self._slots, age)
             try:
                 if len({note.reason for _, note in held}) != 1:
-                    continue  # the ranks go over to the next one, or save this one once more
+                    continue  # some ranks are saving already: the next state, or this one once more
                 reason = held[0][1].reason
                 if not self._wants(reason):
                     self._passed.add(age)
@@ -121,7 +122,7 @@ class Follower(ABC):
                     slot.release()
 
     def _refuse(self, step: int, reason: str) -> None:
-        """Tell why states do not come there; once, until they do."""
+        """Report why the tier does not get states. Once, until it gets one again."""
         if not self._refused:
             self._refused = True
             log.warning("step %d: %s", step, reason)

@@ -1,12 +1,12 @@
 """Memory of a worker's agent into which its ranks copy their state: it outlives them, and vanishes with the agent.
 
-Each rank has two slots, so that one always holds a whole state: while one is written to storage, or is the newest, the
-other is copied into. A slot is a nameless file in memory (memfd), which ranks open through /proc: it needs no room in
-/dev/shm, and no death of anybody leaves anything behind. Whoever reads or writes one holds its lock, which the kernel
-lets go of when its holder dies.
+Each rank has two slots, so one always holds a complete state. A rank copies into one while the agent writes the other
+to storage, or while the other holds the newest state. A slot is an anonymous file in memory (memfd), which ranks open
+through /proc. It takes no space in /dev/shm, and no process that dies leaves it behind. A process locks a slot to read
+or to write it; the kernel releases the lock when that process dies.
 
-The idea of staging into memory of a process beside the trainer is that of DLRover's flash checkpoint; there the memory
-has a name, and somebody has to remove it.
+Staging into the memory of a process beside the trainer is the idea of DLRover's flash checkpoint. There the memory has
+a name, and some process must remove it.
 """
 
 from __future__ import annotations
@@ -36,62 +36,63 @@ from airflow_elastic.spec.checkpoints.sample_records import Account
 #: Slots of a rank.
 COUNT = 2
 
-#: Data begins here; before it stands what the slot holds.
+#: The data begins here, after the header.
 HEADER_BYTES = 4096
 
-#: Mapped at once for the note: so much, and a part of the data, as each band of half a megabyte or more has an entry of
-#: some 200 bytes. A longer one has the whole slot mapped again.
+#: Space that is mapped ahead for the note: a fixed part, and 1/1024 of the data. An entry of the note takes some 200
+#: bytes, for each 512 KiB of data or more. For a longer note the whole slot is mapped again.
 _NOTE_BYTES = 1 << 20
 _NOTE_PART = 1024
 
-#: Whether what follows is whole; where its note begins; the note's length; generation and step, as the note says; and
-#: when it was finished, by a clock of this machine.
+#: The header: 1 if the slot is complete, the note's offset and length, generation and step, and the time it was
+#: finished. The time is in nanoseconds on this machine's monotonic clock.
 _HEADER = struct.Struct("<QQQQQQ")
 
-#: Where in the header a rank says how large the file will have to be.
+#: Where in the header a rank writes the file size that it will need.
 _WANTED = struct.Struct("<Q")
 _WANTED_AT = 64
 
 _ZEROS = bytes(1 << 20)
 _NOTHING = Index((), ())
 
-#: How long a rank waits for its agent to provide memory; then it is the first save that maps it.
+#: How long a rank waits for its agent to provide memory. After that, the first save maps it.
 _PROVIDED_SECONDS, _POLL_SECONDS = 600.0, 0.02
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_SLOTS"
 
-#: How many bytes of memory an agent has already for a neighbour's states; not there where it keeps nobody's.
+#: How many bytes of memory an agent already has for a neighbour's states. Not set if it keeps no neighbour's states.
 KEEPS = "AIRFLOW_ELASTIC_KEEPS"
 
-#: Why a state was saved that goes no further than into a slot, unless something happens.
+#: The reason of a save that stays in memory, here and at the neighbour.
 MEMORY = "memory"
 
-#: And of one that goes no further than to the disk of the worker's machine.
+#: The reason of a save that also goes to the disk of the worker's machine.
 DISK = "disk"
 
-#: Those of states that are written to storage where something happens, and not before.
+#: Saves for these reasons reach storage only by a flush: when the worker stops, or after a failure.
 IN_BETWEEN = (MEMORY, DISK)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a slot holds: the state of one rank after one step.
+    """Describes what a slot holds: the state of one rank after one step.
 
     Attributes:
         step: optimizer steps done.
-        generation: of the ranks that copied it.
+        generation: generation of the ranks that saved it.
         rank: the rank.
-        world_size: all ranks.
+        world_size: number of all ranks.
         epoch, offset, samples: the position in the data.
         reason: why it was saved.
-        metrics: numbers that the script gave.
-        kept_bytes: how many bytes of the data are this rank's to write; the rest is in memory only.
-        kept: what lies in them.
-        rest: what lies behind them.
-        perhaps: what lies behind that: the rank's own of what the first one's counts of.
-        account: what the rank has consumed, where the run accounts for that.
-        phases: the run's trainings so far; the last one is that of this state.
-        notes: values of the script's own.
+        kept_bytes: the first bytes of the data, which this rank writes to storage. The rest stays in memory.
+        kept: the entries in these bytes.
+        rest: the entries after them.
+        perhaps: the entries after `rest`: this rank's copy of state that rank 0 writes for all.
+        metrics: numbers from the script.
+        versions: versions of the libraries.
+        account: the samples that the rank has consumed, if the run accounts for them.
+        phases: the run's phases so far; the last one is the phase of this state.
+        notes: values from the script.
     """
 
     step: int
@@ -114,7 +115,7 @@ class Note:
 
 
 def _plain(value: Any) -> str:
-    """Strings of other types, as torch's version and names that a script has made, are strings."""
+    """Encode subclasses of str, such as torch's version, as plain strings."""
     if isinstance(value, str):
         return str(value)
     raise NotImplementedError(f"a note has no {type(value).__name__}")
@@ -125,31 +126,33 @@ _decoded = msgspec.json.Decoder(Note).decode
 
 
 class StagingSlot:
-    """One slot, opened by the agent that made it, or by a rank.
+    """One slot, opened by its agent or by a rank.
 
     Args:
-        descriptor: of the file; belongs to the slot from now on.
+        descriptor: descriptor of the file. The slot closes it.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False  # threads may use it to the very end
+        weakref.finalize(
+            self, os.close, descriptor
+        ).atexit = False  # threads may use it until the process ends
         if os.fstat(descriptor).st_size < HEADER_BYTES:
             os.ftruncate(descriptor, HEADER_BYTES)
         self._map: mmap.mmap | None = None
-        self._mapping = threading.Lock()  # who comes second takes what the first has mapped
+        self._mapping = threading.Lock()  # the second thread uses what the first one has mapped
 
     @classmethod
     def open(cls, path: str) -> StagingSlot:
-        """The slot behind a path below /proc. Raises OSError where its agent is gone."""
+        """Open the slot at a path below /proc. Raises OSError if its agent is gone."""
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def fileno(self) -> int:
-        """Its file; data begins at `HEADER_BYTES`."""
+        """The descriptor of its file. The data begins at `HEADER_BYTES`."""
         return self._descriptor
 
     def hold(self, *, reading: bool = False) -> bool:
-        """Take the lock, where nobody else has it; for `reading`, where nobody writes."""
+        """Take the lock, shared for `reading`. Does not wait: returns False if another holder is in the way."""
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -157,41 +160,41 @@ class StagingSlot:
         return True
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def want(self, data_bytes: int) -> None:
-        """Say how much data there will be, so that the agent can provide the memory for it while training goes on."""
-        # Not through the mapping, which would be one of all that an agent has provided for ranks before this one.
+        """Write into the header how much data there will be: the agent provides that memory while training goes on."""
+        # Not through a mapping: it would map all the memory that the agent has provided for earlier ranks.
         os.pwrite(self._descriptor, _WANTED.pack(_file_bytes(data_bytes)), _WANTED_AT)
 
     def provide(self) -> None:
-        """Provide what was said to be wanted, unless somebody holds the slot.
+        """Allocate the memory that `want` asked for, unless the slot is locked.
 
-        Memory that nobody has used yet costs many times what it takes to copy something into it.
+        The first write to a new page of memory takes many times as long as a copy into a page that exists.
 
         Raises:
-            OSError: there is not so much memory.
+            OSError: there is not enough memory.
         """
         (wanted,) = _WANTED.unpack(os.pread(self._descriptor, _WANTED.size, _WANTED_AT))
         if wanted <= os.fstat(self._descriptor).st_size or not self.hold():
             return
         try:
-            have = os.fstat(self._descriptor).st_size  # only now: a rank may have used it meanwhile
+            have = os.fstat(self._descriptor).st_size  # read again under the lock: a rank may have used it
             self._grow(wanted)
-            for at in range(have, wanted, len(_ZEROS)):  # given is not had: pages come with their first byte
+            for at in range(have, wanted, len(_ZEROS)):  # the kernel makes a page with the first write to it
                 os.pwrite(self._descriptor, _ZEROS[: wanted - at], at)
         finally:
             self.release()
 
     def map_ahead(self, data_bytes: int) -> None:
-        """Wait until the agent has provided what was said to be wanted, and map that while other threads go on.
+        """Wait until the agent has provided the memory that `want` asked for, and map it. For a thread of its own.
 
         Raises:
             OSError: it cannot be mapped.
         """
         size, until = _file_bytes(data_bytes), time.monotonic() + _PROVIDED_SECONDS
-        # A lock is that of whoever has opened the file, and this thread is not who saves.
+        # A lock belongs to an open file. The thread that saves locks this one, so open the file again.
         other = StagingSlot.open(f"/proc/self/fd/{self._descriptor}")
         while os.fstat(self._descriptor).st_size < size or not other.hold(reading=True):
             if time.monotonic() > until:
@@ -206,18 +209,18 @@ class StagingSlot:
                 self._map = mapped
 
     def room(self, data_bytes: int) -> memoryview:
-        """Memory for so many bytes of data; what the slot held is gone. Its pages are there before anything is copied.
+        """Memory for this many bytes of data, with all its pages allocated. The slot's former content is lost.
 
         Raises:
-            OSError: there is not so much memory.
+            OSError: there is not enough memory.
         """
         mapped = self._mapped(_file_bytes(data_bytes))
         _HEADER.pack_into(mapped, 0, 0, 0, 0, 0, 0, 0)
         return memoryview(mapped)[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
     def finish(self, data_bytes: int, note: Note) -> None:
-        """The data is whole: from now on the slot holds it."""
-        text = _encoded(note)  # training waits for it
+        """Mark the data as complete: from now on the slot holds this state."""
+        text = _encoded(note)  # training waits for this
         at = HEADER_BYTES + data_bytes
         mapped = self._mapped(at + len(text))
         mapped[at : at + len(text)] = text
@@ -227,27 +230,27 @@ class StagingSlot:
             )
 
     def note(self) -> Note | None:
-        """What the slot holds; None where it holds nothing whole."""
+        """The note of the state in the slot; None if the slot holds no complete state."""
         whole, at, size, *_ = self._header()
-        # Read, and not mapped: ranks look into the slots of others, too.
+        # Read, and not mapped: ranks also look into the slots of other ranks.
         return _decoded(os.pread(self._descriptor, size, at)) if whole else None
 
     @property
     def age(self) -> tuple[int, int] | None:
-        """Generation and step of what it holds, without reading all of the note; None where it holds nothing whole."""
+        """Generation and step of its state, without reading the note; None if it holds no complete state."""
         whole, _, _, generation, step, _ = self._header()
         return (generation, step) if whole else None
 
     @property
     def finished_at(self) -> int:
-        """When what it holds was finished: a step may have been saved twice. Nanoseconds of a clock of this machine."""
+        """When its state was complete, in nanoseconds on this machine's monotonic clock: a step may be saved twice."""
         return self._header()[-1]
 
     def _header(self) -> tuple[int, ...]:
         return _HEADER.unpack(os.pread(self._descriptor, _HEADER.size, 0))
 
     def data(self, data_bytes: int) -> memoryview:
-        """The first so many bytes of what it holds."""
+        """The first bytes of its data."""
         return memoryview(self._mapped(HEADER_BYTES + data_bytes))[HEADER_BYTES : HEADER_BYTES + data_bytes]
 
     def _mapped(self, size: int) -> mmap.mmap:
@@ -263,7 +266,7 @@ class StagingSlot:
         if missing <= 0:
             return
         free = free_bytes()
-        if free is not None and missing > free:  # the kernel would give it, and kill somebody for it
+        if free is not None and missing > free:  # the kernel would grant it, and then kill a process for it
             raise OSError(errno.ENOMEM, f"only {free / 1e9:.3g} GB are free")
         os.posix_fallocate(self._descriptor, 0, size)
 
@@ -273,16 +276,16 @@ def _file_bytes(data_bytes: int) -> int:
 
 
 def common(slots: Sequence[Sequence[StagingSlot]]) -> list[tuple[int, int]]:
-    """Generation and step of the states that all ranks have staged, the older one first.
+    """Generation and step of the states that all ranks have staged, oldest first.
 
     Args:
-        slots: those of each rank of a worker.
+        slots: the slots of each rank of a worker.
     """
     return sorted(set.intersection(*({slot.age for slot in mine if slot.age} for mine in slots)))
 
 
 def held(slots: Sequence[Sequence[StagingSlot]], age: tuple[int, int]) -> list[tuple[StagingSlot, Note]]:
-    """For each rank the slot with this state, held for reading; empty where one of them has it no more."""
+    """For each rank, the slot with this state, locked for reading. Empty if one rank no longer has the state."""
     found: list[tuple[StagingSlot, Note]] = []
     with contextlib.ExitStack() as let_go:
         for mine in slots:
@@ -291,7 +294,7 @@ def held(slots: Sequence[Sequence[StagingSlot]], age: tuple[int, int]) -> list[t
                 return []
             let_go.callback(slot.release)
             note = slot.note()
-            if note is None or slot.age != age:  # copied into meanwhile
+            if note is None or slot.age != age:  # a rank has begun to overwrite it
                 return []
             found.append((slot, note))
         let_go.pop_all()
@@ -299,12 +302,12 @@ def held(slots: Sequence[Sequence[StagingSlot]], age: tuple[int, int]) -> list[t
 
 
 def bytes_of(held: Sequence[tuple[StagingSlot, Note]]) -> int:
-    """How much of it is kept."""
+    """How many bytes these ranks write to storage."""
     return sum(note.kept_bytes for _, note in held)
 
 
 class StagingSlots:
-    """An agent's slots, for all its ranks; and a pipe through which a rank says that it has filled one."""
+    """An agent's slots for all its ranks, and a pipe: a rank writes to it when it has filled a slot."""
 
     def __init__(self, ranks: int) -> None:
         self._descriptors = [
@@ -317,7 +320,7 @@ class StagingSlots:
             weakref.finalize(self, os.close, end).atexit = False
 
     def environment(self) -> dict[str, str]:
-        """What lets a rank find them."""
+        """The environment variable by which a rank finds them."""
         folder = f"/proc/{os.getpid()}/fd"
         paths: dict[str, Any] = {
             "poke": f"{folder}/{self._poke}",
@@ -326,17 +329,17 @@ class StagingSlots:
         return {ENVIRONMENT: json.dumps(paths)}
 
     def opened_again(self) -> list[list[StagingSlot]]:
-        """The same, for another thread of the agent: a lock is that of whoever has opened the file."""
+        """The same slots for another thread of the agent: a lock belongs to an open file, so each thread opens it."""
         return [
             [StagingSlot.open(f"/proc/self/fd/{descriptor}") for descriptor in mine]
             for mine in self._descriptors
         ]
 
     def poke(self) -> None:
-        """Wake whoever waits for news."""
-        with contextlib.suppress(BlockingIOError):  # there is news enough
+        """Wake the thread that waits for news."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: the thread wakes anyway
             os.write(self._poke, b".")
 
 
-#: Where entries of a checkpoint are in shared memory, by their key and offsets: the file, and their first byte.
+#: Where entries of a checkpoint are in shared memory. By key and offsets of the entry: its slot, and its first byte.
 Memory = dict[tuple[str, tuple[int, ...]], tuple[StagingSlot, int]]

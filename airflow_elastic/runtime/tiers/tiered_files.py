@@ -1,4 +1,4 @@
-"""The files of a checkpoint, of which some lie on this machine's own disk, or in other workers' memory."""
+"""The files of a checkpoint: some are on this machine's disk or in other workers' memory, the others in storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class ReadableFiles(Protocol):
-    """What reading a checkpoint takes of a `Store`."""
+    """The methods of a `Store` that reading a checkpoint needs."""
 
     def list(self, prefix: str = "") -> list[Entry]: ...
     def stream(self, key: str, start: int, size: int) -> AbstractContextManager[Reader]: ...
@@ -36,12 +36,12 @@ class ReadableFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Where files lie that need not come from storage, by their keys.
+    """Files that need not come from storage, by their keys.
 
     Attributes:
-        disk: of this machine; the first choice.
-        memory: of other workers.
-        silent: those of them that did not answer; they are asked no more.
+        disk: on this machine's disk; the first choice.
+        memory: in other workers' memory.
+        silent: workers that did not answer. They are not asked again.
     """
 
     disk: Mapping[str, Path] = field(default_factory=dict)
@@ -52,23 +52,25 @@ class LocalFiles:
         return bool(self.disk or self.memory)
 
     def loan(self, key: str) -> PeerFile | None:
-        """Who lends a file; None where nobody does, as far as is known."""
+        """The worker that has a file in memory; None if no worker is known to have it."""
         loan = self.memory.get(key)
         return None if loan is None or loan.place in self.silent else loan
 
     def not_lent(self, key: str, loan: PeerFile, error: OSError) -> None:
-        """It was not had: storage is asked."""
-        log.warning("%s in another worker's memory cannot be read, storage is asked: %s", key, error)
+        """Note that a file could not be read from another worker, so that it comes from storage."""
+        log.warning(
+            "%s: cannot be read from another worker's memory, so it comes from storage: %s", key, error
+        )
         if not isinstance(error, NotServed):
             self.silent.add(loan.place)
 
 
 class TieredFiles:
-    """The same files as a store's, some of them read from somewhere else.
+    """The files of a store. Some are read from a nearer place.
 
     Args:
         store: the store.
-        nearby: what need not come from it.
+        nearby: the files that need not come from it.
     """
 
     def __init__(self, store: ReadableFiles, nearby: LocalFiles) -> None:
@@ -87,7 +89,7 @@ class TieredFiles:
 
     @contextlib.contextmanager
     def stream(self, key: str, start: int, size: int) -> Iterator[Reader]:
-        """As a store's. Raises CheckpointDamaged where it is not the store that fails: that may have it whole."""
+        """As `Store.stream`. Raises CheckpointDamaged if a nearer place fails: the store may have the file intact."""
         path = self._nearby.disk.get(key)
         with contextlib.ExitStack() as ends:
             lent = None if path else self._lent(key, start, size, ends)
@@ -104,7 +106,7 @@ class TieredFiles:
                 raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
 
     def _lent(self, key: str, start: int, size: int, ends: contextlib.ExitStack) -> Reader | None:
-        """What a worker lends of it; None where nobody does, or nothing comes."""
+        """A reader of another worker's copy; None if no worker has one, or it cannot be opened."""
         loan = self._nearby.loan(key)
         try:
             return None if loan is None else ends.enter_context(open_peer_range(loan, key, start, size))
@@ -114,7 +116,7 @@ class TieredFiles:
             return None
 
     def local_path(self, key: str) -> Path | None:
-        """Where on this machine a file is read from; None where it comes from another one."""
+        """The path that a file is read from on this machine; None if it comes from another machine."""
         if path := self._nearby.disk.get(key):
             return path
         return None if self._nearby.loan(key) else self._store.local_path(key)

@@ -1,4 +1,4 @@
-"""What the tiers need of the worker whose states they keep: a part of `agent.worker.Worker`, which is above them."""
+"""The part of `agent.worker.Worker` that the tiers use: the agent is in a layer above them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_elastic.runtime.tiers.shared_memory import StagingSlots
 
 
 class TierWorker(Protocol):
-    """A worker, as the threads see it that write what its ranks have staged."""
+    """A worker, as the threads that write staged states see it."""
 
     files: JobFiles
     record: JobRecord
@@ -61,15 +61,15 @@ class TierWorker(Protocol):
         ...
 
     def tell_refused(self, step: int, reason: str) -> None:
-        """Report a copy of a state that is not what was saved."""
+        """Report a copy of a state that is damaged, and so is not used."""
         ...
 
     def verified(self) -> int | None:
-        """The step of the checkpoint that its ranks have read from storage alone, or None."""
+        """The step of the checkpoint that its ranks have read whole, from storage only; or None."""
         ...
 
     def superseded(self) -> bool:
-        """Whether there is a newer generation than that of its ranks."""
+        """Whether there is a newer generation than its ranks'."""
         ...
 
     def stop(self) -> None:

@@ -1,5 +1,5 @@
-"""Copies of states on the disk of a worker's machine, which outlive agent, pod and reboot.
+"""Copies of states on the disk of a worker's machine. They outlive the agent, its pod, and a reboot.
 
-`copies` is the folder, `writer` the agent's thread, and `recovery` makes a checkpoint out of what workers find there
-when storage does not have it.
+`copies` is the folder, and `writer` the agent's thread. `recovery` makes a checkpoint from the copies that storage does
+not have.
 """

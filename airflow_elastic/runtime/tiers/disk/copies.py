@@ -1,8 +1,8 @@
 """A worker's states on the disk of its own machine, where they outlive its agent, its pod, and a reboot.
 
-Below the folder that the user has named: `airflow-elastic-<16 hex digits, the run's own>/node-3/`, and there the files
-and the word of its part as in the run's storage, under the same keys. No state there is a checkpoint: that it becomes
-in storage, once all parts of it have been found (`recovery`). What has no word is not whole.
+They are in `airflow-elastic-<16 hex digits of the run>/node-3/`, below the folder that the user names. Each has the
+same files and the same record of its part as in the run's storage, under the same keys. A state without its record is
+incomplete. None of them is a checkpoint: `recovery` makes one in storage, once all parts of a state have been found.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a run has left behind for so long is taken for forgotten.
+#: A run's folder without a change for so long counts as forgotten, and is removed.
 FORGOTTEN_SECONDS = 7 * 86400.0
 
 _NAME = re.compile(r"airflow-elastic-[0-9a-f]{16}")
@@ -54,23 +54,23 @@ _STATE = re.compile(rf"(\d+)-a(\d+)-g(\d+)({layout.RECOVERED})?")
 
 _CHUNK_BYTES = 4 << 20
 
-#: Is told the step of a copy that is not used, and why.
+#: Called with the step of a copy that is not used, and the reason.
 Refused = Callable[[int, str], None]
 
-#: Gives the pages of a worker's ranks.
+#: Returns the pages of a worker's ranks.
 Pages = Callable[[], "Sequence[Path]"]
 
-#: A disk that takes nothing for so long is done without. What the kernel has still to write may take a while.
+#: A disk that takes no data for so long is not used. Flushing the kernel's buffers may take a while.
 _QUIET_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DiskManifest:
-    """What a worker has written of a state, told when all of it is there.
+    """The record of a worker's part of a state, written after all its files.
 
     Attributes:
-        part: the same word as in storage.
-        accounts: what its ranks told of their samples.
+        part: the same record as in storage.
+        accounts: files with the samples that its ranks have consumed.
     """
 
     part: CheckpointPart
@@ -82,8 +82,8 @@ class DiskCopy:
     """A part of a state that was found on a disk.
 
     Attributes:
-        folder: where its files lie.
-        word: that it is there.
+        folder: the folder of its worker.
+        word: its record.
     """
 
     folder: FolderStore
@@ -91,7 +91,7 @@ class DiskCopy:
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the state by this part."""
+        """The checkpoint's manifest as far as this part knows it."""
         return self.word.part.manifest
 
     @property
@@ -100,19 +100,19 @@ class DiskCopy:
         return age_of(self.manifest)
 
     def damage(self) -> str | None:
-        """In what it is not byte for byte what was written; None where it is."""
+        """What is wrong with a file of it; None if every file is byte for byte as it was written."""
         files = (*self.manifest.files, *self.word.accounts)
         return next(filter(None, (_damage(self.folder, file) for file in files)), None)
 
 
 class WorkerDisk:
-    """What workers of a run have on the disk of one machine, seen from one of them.
+    """The copies that workers of a run have on the disk of one machine, seen from one worker.
 
     Args:
-        root: the run's folder on it.
+        root: the run's folder on the disk.
         index: number of the worker.
-        keep: states of it that stay.
-        pages: gives those of its ranks, who are to keep their speed.
+        keep: how many of its states stay.
+        pages: returns the pages of its ranks, so that writing does not slow down their training.
 
     Attributes:
         root: as given.
@@ -126,27 +126,27 @@ class WorkerDisk:
 
     @classmethod
     def of_run(cls, folder: str, store: Store, index: int, keep: int = 3, pages: Pages = tuple) -> WorkerDisk:
-        """That of a run, below the folder that the user has named. A run that is begun anew has another one."""
+        """The disk of a run, below the folder that the user names. A new run at the same URI has another one."""
         first = store.get(layout.journal_entry(0)) or b""
         digest = hashlib.sha256(store.uri.encode() + b"\n" + first).hexdigest()[:16]
         return cls(Path(folder, f"airflow-elastic-{digest}"), index, keep, pages)
 
     def begin(self) -> None:
-        """Remove what other runs have forgotten. Raises StoreError where the disk cannot be used."""
+        """Remove the forgotten folders of other runs. Raises StoreError if the disk cannot be used."""
         self._check()
         for other in self.root.parent.iterdir():
-            with contextlib.suppress(OSError):  # another agent is quicker
+            with contextlib.suppress(OSError):  # another agent may remove it at the same time
                 if other != self.root and _is_forgotten(other):
                     shutil.rmtree(other, ignore_errors=True)
 
     def write(self, held: Sequence[tuple[StagingSlot, Note]], part: int, of: int, attempt: int) -> None:
-        """Write what the ranks of this worker have staged, and remove all but the newest states.
+        """Write the staged state of this worker's ranks, and remove its older states except for the newest few.
 
         Args:
-            held: slots, held for reading, with what they hold.
+            held: the ranks' slots, locked for reading, with their notes.
             part: number of this worker among those that train.
-            of: how many these are.
-            attempt: number of theirs.
+            of: how many workers train.
+            attempt: number of their attempt.
 
         Raises:
             StoreError: the disk has failed, or is full.
@@ -165,22 +165,22 @@ class WorkerDisk:
                     )
                 )
             except StoreError:
-                self._check()  # the folder may have gone meanwhile
+                self._check()  # the folder may have been removed
                 raise
             finally:
-                self._prune()  # also what has no word: it may be the disk that is full
+                self._prune()  # also incomplete states: the disk may be full
 
     def found(self, refused: Refused) -> Iterator[DiskCopy]:
-        """What words of whichever worker tell of; not that it is so (`DiskCopy.damage`).
+        """The parts that the records of all workers on this disk name. Their files are not checked: see `DiskCopy.damage`.
 
         Args:
-            refused: is told of words that are not believed.
+            refused: called for each record that is not trusted.
 
         Raises:
             StoreError: the disk cannot be used.
             OSError: likewise.
         """
-        with self._quiet():  # what is just being written is there, or is not
+        with self._quiet():  # so that no state is half written
             self._check()
         for folder in sorted(self.root.glob("node-*")):
             try:
@@ -190,7 +190,7 @@ class WorkerDisk:
                 continue
             for path in paths:
                 if path.parent.name.endswith(layout.RECOVERED):
-                    continue  # in the name of an attempt that did not save it
+                    continue  # its name has the attempt that recovered it, not the one that saved it
                 try:
                     word = _heard(path.read_bytes())
                 except (OSError, ValueError, SpecError, RecursionError) as error:
@@ -199,10 +199,10 @@ class WorkerDisk:
                 if _is_plain(path, word):
                     yield DiskCopy(FolderStore(folder), word)
                 else:
-                    refused(_step(path.parent), f"{path} tells of what lies elsewhere")
+                    refused(_step(path.parent), f"{path} names files outside of its folder")
 
     def settle(self, found: DiskCopy, now: Manifest) -> None:
-        """What was found is in storage now, in another folder: files here are to be found by its name, too."""
+        """Rename a part that is in storage now, under another name: ranks look for its files here by that name."""
         target = Path(self._mine.uri, now.data)
         with contextlib.suppress(OSError, StoreError), self._quiet():
             make_folder(target, within=self.root)
@@ -212,7 +212,7 @@ class WorkerDisk:
             self._tell(DiskManifest(replace(found.word.part, manifest=now)))
 
     def tidy(self, kept: Collection[str]) -> None:
-        """Remove everything of this run, but for these folders of data. While no worker writes."""
+        """Remove every state of this run except those in these data folders. No worker may write meanwhile."""
         names = {data.rstrip("/").rpartition("/")[2] for data in kept}
         with contextlib.suppress(OSError, StoreError), self._quiet():
             self._check()
@@ -221,18 +221,18 @@ class WorkerDisk:
                     _remove(folder)
 
     def clear(self) -> None:
-        """Remove what this worker has written, and folders that are empty then."""
+        """Remove this worker's folder, and the folders above that are empty then."""
         try:
             self._check()
         except StoreError:
             return
         shutil.rmtree(self._mine.uri, ignore_errors=True)
         for folder, _, _ in os.walk(self.root, topdown=False):
-            with contextlib.suppress(OSError):  # another worker's, who may need it
+            with contextlib.suppress(OSError):  # not empty: another worker may need it
                 os.rmdir(folder)
 
     def awaited(self) -> AbstractContextManager[None]:
-        """While somebody waits for what is written: it is not held back for training."""
+        """Write without a speed limit, while a caller waits for it."""
         return self._throttling.lifted()
 
     def _tell(self, word: DiskManifest) -> None:
@@ -240,9 +240,10 @@ class WorkerDisk:
         self._mine.put(word.part.key, json.dumps({"word": plain, "seal": checksum_of(plain)}).encode())
 
     def _check(self) -> None:
-        """A folder that is not there is not made: what is meant to be mounted there would be elsewhere.
+        """Raises StoreError if the disk cannot be used, or if another user could write to the run's folder.
 
-        What lies in the run's own is unpickled once it has become a checkpoint: it must be nobody else's.
+        A missing folder of the user is not made: a volume that was not mounted would go unnoticed. Files in the run's
+        folder are unpickled once they are a checkpoint, so only this user may write there.
         """
         try:
             with contextlib.suppress(FileExistsError):
@@ -257,7 +258,7 @@ class WorkerDisk:
             raise StoreError(
                 f"{self.root.parent} cannot be used: {error}; checkpoint.disk has to be writable"
             ) from error
-        # Kubernetes gives volumes to a pod's own group.
+        # Kubernetes may give a volume to one of the pod's groups, and let that group write.
         mine = about.st_uid == os.geteuid() and about.st_gid in (os.getegid(), *os.getgroups())
         others = 0o002 if mine else 0o022
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & others:
@@ -268,7 +269,7 @@ class WorkerDisk:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """While this worker writes nothing. Raises StoreError where its disk does not come to an end."""
+        """Keep this worker from writing meanwhile. Raises StoreError if its last write does not end."""
         with self.awaited():
             written = self._throttling.sent
             while not self._lock.acquire(timeout=_QUIET_SECONDS):
@@ -281,7 +282,7 @@ class WorkerDisk:
             self._lock.release()
 
     def _prune(self) -> None:
-        """Remove all but the newest states of this worker, and what is not whole."""
+        """Remove this worker's incomplete states, and the complete ones except for the newest few."""
         data = Path(self._mine.uri, layout.CHECKPOINT_DATA)
         whole = []
         for folder in data.iterdir() if data.is_dir() else ():
@@ -294,7 +295,7 @@ class WorkerDisk:
 
 
 def find_on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
-    """Where files of a checkpoint lie on this machine's own disk, by their keys; those that do."""
+    """The paths of a checkpoint's files that are on this machine's own disk, by key."""
     found: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         for store in root.glob("node-*"):
@@ -308,7 +309,7 @@ def find_on_disk(root: Path, manifest: Manifest) -> dict[str, Path]:
 def _damage(folder: FolderStore, file: StoredFile) -> str | None:
     path, digest, size = Path(folder.uri, file.key), checksums.Crc64(), 0
     try:
-        # Not mapped: a bad sector would be a signal then, and no error.
+        # Read, not mapped: with a mapping, a bad sector would raise SIGBUS instead of an error.
         with path.open("rb", buffering=0) as reader:
             while chunk := reader.read(_CHUNK_BYTES):
                 digest.update(chunk)
@@ -326,15 +327,15 @@ def age_of(manifest: Manifest) -> StateVersion:
 
 
 def _heard(data: bytes) -> DiskManifest:
-    """Raises ValueError, or SpecError, where it is not what was told."""
-    told = json.loads(data)
-    if not isinstance(told, dict) or told.get("seal") != checksum_of(told.get("word")):
+    """Decode a record. Raises ValueError or SpecError if it is damaged."""
+    record = json.loads(data)
+    if not isinstance(record, dict) or record.get("seal") != checksum_of(record.get("word")):
         raise ValueError("it is not what was written")
-    return decode(DiskManifest, told["word"])
+    return decode(DiskManifest, record["word"])
 
 
 def _is_plain(path: Path, word: DiskManifest) -> bool:
-    """Whether it tells of files that lie beside it, and of its own state's accounts, and of nothing else."""
+    """Whether a record names only files in its own folder, and the accounts of its own state."""
     manifest = word.part.manifest
     data = f"{layout.CHECKPOINT_DATA}{path.parent.name}/"
     accounts = layout.accounts(manifest.attempt, manifest.generation, manifest.step)
@@ -351,7 +352,7 @@ def _step(folder: Path) -> int:
 
 
 def _age(folder: Path) -> tuple[int, ...]:
-    """Attempt, generation and step, from its name."""
+    """Attempt, generation and step, from the folder's name. Empty if the name has another form."""
     named = _STATE.fullmatch(folder.name)
     if named is None:
         return ()
@@ -368,7 +369,7 @@ def _is_forgotten(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """One state's files, and what was told of its samples; first the word that it is there."""
+    """Remove a state's files and its accounts of samples. The record goes first: without it, the rest is ignored."""
     for word in folder.glob("part-*.json"):
         with contextlib.suppress(OSError):
             word.unlink()

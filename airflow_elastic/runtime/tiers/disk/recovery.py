@@ -1,7 +1,7 @@
-"""What agents find on their machines' disks, that storage does not have: all of them together make a checkpoint of it.
+"""Recovery before ranks start: agents make a checkpoint from states on their disks that storage does not have.
 
-Before ranks start. Each agent says what it has found, the lead says what of that is written by whom, and nobody goes on
-before it is: from there on it is a checkpoint like any other.
+Each agent reports the parts that it has found. The lead chooses who writes which part to storage. All agents wait until
+every part is written: then the state is a checkpoint like any other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What an agent has found: the newest checkpoint in storage, what it offers, and why its disk cannot be used."""
+    """What an agent reports: the newest checkpoint in storage, parts on its disk, or why the disk cannot be used."""
 
     stored: _Stored
     offers: tuple[PartOnDisk, ...]
@@ -63,43 +63,43 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Who is to write what, and what may stay on disks beside that; or why the run does not begin."""
+    """The lead's choice: the parts to write, and the data folder that also stays on disks. Or why the run must end."""
 
     offers: tuple[PartOnDisk, ...]
     kept: str
     refused: str | None = None
 
     def by(self, node: TierWorker) -> list[PartOnDisk]:
-        """What this worker is to write."""
+        """The parts that this worker must write."""
         return [one for one in self.offers if one.by == node.index]
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What is wrong with an agent's share; None where nothing is."""
+    """An agent has done its share of a step, or reports what went wrong."""
 
     trouble: str | None = None
 
 
 class _Cut(Exception):
-    """The end of the generation, or of this worker, has come meanwhile."""
+    """The generation was superseded, or this worker must end."""
 
 
 def recover(node: TierWorker, members: Members, store: TCPStore) -> bool:
-    """Have the newest state that all workers together have on their disks written to storage, where it is newer.
+    """Write the newest complete state on the workers' disks to storage, if storage has no newer checkpoint.
 
     Args:
         node: this worker.
-        members: of the generation that is about to begin.
-        store: of their meeting.
+        members: members of the generation that is about to begin.
+        store: the store of their rendezvous.
 
     Returns:
-        Whether the generation can begin; False where its end, or this worker's, has come meanwhile.
+        Whether the generation can begin. False if it was superseded, or this worker must end.
 
     Raises:
-        InvalidInput: the run is to begin, and nobody can use the folder that is named for it.
-        NotRecovered: there is such a state, and it could not be written; or a worker has not answered, and nobody has
-            read or written anything, for as long as a start may take. It is still there, for the next attempt.
+        InvalidInput: the run begins, and no worker can use the folder of checkpoint.disk.
+        NotRecovered: there is such a state, but it could not be written. Or a worker did not answer, and no worker read
+            or wrote, for `health.start_seconds`. The state stays on the disks for the next attempt.
     """
     if node.disk is None:
         return True
@@ -141,15 +141,15 @@ def _recover(node: TierWorker, disk: WorkerDisk, members: Members, together: _To
                 layout.checkpoint_data(one.age.step, one.age.attempt, one.age.generation)
                 for one in chosen.offers
             ]
-        together.gather("settled", _Done())  # others may have theirs in a folder of this machine
+        together.gather("settled", _Done())  # other workers may use the same disk
     disk.tidy(kept)
-    together.gather("tidy", _Done())  # nobody writes before
+    together.gather("tidy", _Done())  # no worker writes before
 
 
 def _agree(
     node: TierWorker, members: Members, together: _Together, mine: _Copies, stored: _Stored
 ) -> _Chosen:
-    """What goes on: the newest state that is whole. Only what has been chosen is read; where that is damaged, again."""
+    """Choose the newest state that is whole. Each worker checks its chosen parts; if one is damaged, choose again."""
     number, is_lead = 0, node.index == members.nodes[0]
     while True:
         together.say(f"found/{number}/{node.index}", _Found(stored, mine.offers, mine.unusable))
@@ -164,7 +164,7 @@ def _agree(
         chosen = together.hear(f"chosen/{number}", _Chosen)
         if chosen.refused:
             together.say(f"heard/{node.index}", _Done())
-            if is_lead:  # with whom the store goes
+            if is_lead:  # the store ends with the lead, so it waits for the others
                 together.hear_all("heard", _Done)
             raise InvalidInput(chosen.refused)
         if not chosen.offers:
@@ -178,13 +178,14 @@ def _agree(
         if not troubles:
             return chosen
         if is_lead:
-            log.warning("step %d is not what goes on: %s", chosen.offers[0].age.step, "; ".join(troubles))
+            log.warning("step %d is not recovered: %s", chosen.offers[0].age.step, "; ".join(troubles))
         number += 1
 
 
 def _refused(everybody: Sequence[_Found]) -> str | None:
-    """Why nobody can use the folder: a run that begins was given a wrong one. None where somebody can; of the others,
-    and of a disk that fails later, it is only told.
+    """Why no worker can use its disk: checkpoint.disk names a wrong folder, so the run must not begin.
+
+    None if a worker can. Disks that fail on some workers only, or later in the run, are only reported.
     """
     why = [one.unusable for one in everybody]
     return why[0] if all(why) else None
@@ -199,17 +200,17 @@ def _newest(node: TierWorker) -> _Stored:
         except checkpoints.CheckpointDamaged:
             continue
         if not is_ours(manifest):
-            continue  # ranks refuse it, and nothing is removed for it
+            continue  # another run's: ranks refuse it, and it must not lead to any removal
         return _Stored(age_of(manifest), manifest.data)
     return _Stored(StateVersion(), "")
 
 
 def _make_way(node: TierWorker, step: int, newest: int) -> None:
-    """Set aside what stands in storage under the name of a state that workers have whole, and that nobody can read."""
+    """Set aside a damaged checkpoint in storage if it has the step of a state that workers have whole."""
     try:
         checkpoints.read(node.store, step)
     except checkpoints.OtherVersion:
-        return  # another release may
+        return  # another release may read it
     except checkpoints.CheckpointDamaged as error:
         if step in checkpoints.steps(node.store):
             log.warning("checkpoint %d is damaged, and workers have it on their disks: %s", step, error)
@@ -218,7 +219,7 @@ def _make_way(node: TierWorker, step: int, newest: int) -> None:
 
 
 def _is_stored(node: TierWorker, step: int, data: str) -> bool:
-    """Whether it is a checkpoint now. There may be one of another release: then what is on disks stays there."""
+    """Whether the state is a checkpoint now. If one of another release has its step, the copies on disks stay."""
     try:
         return checkpoints.read(node.store, step).data == data
     except checkpoints.CheckpointDamaged as error:
@@ -227,15 +228,15 @@ def _is_stored(node: TierWorker, step: int, data: str) -> bool:
 
 
 class _Copies:
-    """The parts of states that are on this machine's disk, each perhaps in several workers' folders.
+    """The parts of states on this machine's disk. Several workers' folders may have the same part.
 
     Args:
-        disk: where they are looked for. Where it fails there are none, or fewer: it need not be there.
+        disk: the disk. It is optional: if it fails, there are fewer parts, or none.
         node: this worker.
-        newest: the newest checkpoint in storage; of older steps nobody needs anything.
+        newest: the newest checkpoint in storage. States of the same step, or older, are not needed.
 
     Attributes:
-        unusable: why it cannot be used; None where it can.
+        unusable: why the disk cannot be used; None if it can.
     """
 
     def __init__(self, disk: WorkerDisk, node: TierWorker, newest: StateVersion) -> None:
@@ -250,16 +251,16 @@ class _Copies:
                     offer = PartOnDisk(node.index, copy.age, copy.manifest.reason, part.node, part.of)
                     self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:
-            log.warning("this machine's disk cannot be read, and is done without: %s", error)
+            log.warning("this machine's disk cannot be read, so its copies are not used: %s", error)
             self.unusable = str(error)
 
     @property
     def offers(self) -> tuple[PartOnDisk, ...]:
-        """What this worker can offer."""
+        """The parts that this worker can write."""
         return tuple(offer for offer, copies in self._copies.items() if copies)
 
     def has_whole(self, offer: PartOnDisk) -> bool:
-        """Whether there is one that is what was written. Others, before it, are not offered again."""
+        """Whether one of its copies is intact. Reads them in turn; damaged ones are reported, and not offered again."""
         copies = self._copies[offer]
         while copies and offer not in self._whole:
             damage = copies[0].damage()
@@ -271,12 +272,12 @@ class _Copies:
         return bool(copies)
 
     def first(self, offer: PartOnDisk) -> DiskCopy:
-        """The one that was found to be whole."""
+        """The copy that `has_whole` found to be intact."""
         return self._copies[offer][0]
 
 
 def _as_ours(node: TierWorker, members: Members, old: Manifest, data: str) -> Manifest:
-    """What the manifest of a part is to be, in this attempt's name."""
+    """The manifest for a part, rewritten for this attempt."""
     files = tuple(replace(file, key=data + file.key.removeprefix(old.data)) for file in old.files)
     return replace(
         old,
@@ -290,7 +291,7 @@ def _as_ours(node: TierWorker, members: Members, old: Manifest, data: str) -> Ma
 
 
 def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], together: _Together) -> str | None:
-    """Write parts of a state to storage; returns what has kept it from that."""
+    """Write parts of a state to storage. Returns why that failed, or None."""
     try:
         for copy, ours in parts:
             here = Path(copy.folder.uri)
@@ -301,7 +302,7 @@ def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], togethe
                 node.store.put(account.key, (here / account.key).read_bytes())
             with contextlib.suppress(
                 checkpoints.CheckpointDamaged
-            ):  # of what has its name: `_is_stored` tells of it
+            ):  # a checkpoint with its name is damaged: `_is_stored` reports that
                 tell(node.store, replace(copy.word.part, manifest=ours))
     except Superseded as error:
         node.stop()
@@ -312,7 +313,7 @@ def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], togethe
 
 
 class _Together:
-    """The agents of a generation, who tell each other."""
+    """Messages between the agents of a generation, through the store of their rendezvous."""
 
     def __init__(self, node: TierWorker, members: Members, store: TCPStore) -> None:
         self._node, self._members, self._store = node, members, store
@@ -323,33 +324,33 @@ class _Together:
         self._store.set(f"disk/{what}", json.dumps(encode(word)))
 
     def hear(self, what: str, kind: type[T]) -> T:
-        """Raises _Cut where the worker is to end, or this generation has."""
+        """Wait for a message. Raises _Cut if the worker must end, or a newer generation has begun."""
         while not self._store.check([f"disk/{what}"]):
             if self._node.stop_at is not None or self._node.files.closed or self._node.superseded():
                 raise _Cut
             if time.monotonic() > self._give_up and not self._renewed():
                 raise NotRecovered(
-                    f"what workers have on their disks: `{what}` was not said, and nothing was "
-                    f"read or written, within {self._seconds:.0f} s"
+                    f"recovery from the workers' disks: `{what}` was not sent, and no worker "
+                    f"read or wrote, within {self._seconds:.0f} s"
                 )
             time.sleep(_POLL_SECONDS)
         return decode(kind, json.loads(self._store.get(f"disk/{what}")))
 
     def goes_on(self) -> None:
-        """Something of what others wait for is done: they are to have patience."""
+        """Note progress: the others wait longer for this worker."""
         self._store.add("disk/done", 1)
 
     def _renewed(self) -> bool:
-        """Whether anybody has done anything since this was asked last; then there is as much time again."""
+        """Whether any worker has noted progress since the last call. Restarts the timeout."""
         before, self._done = self._done, self._store.add("disk/done", 0)
         self._give_up = time.monotonic() + self._seconds
         return self._done > before
 
     def gather(self, what: str, word: T) -> list[T]:
-        """What each of them says, in the order of the workers. Raises as `hear` does."""
+        """Send this worker's message and wait for those of all, in the order of the workers. Raises as `hear`."""
         self.say(f"{what}/{self._node.index}", word)
         return self.hear_all(what, type(word))
 
     def hear_all(self, what: str, kind: type[T]) -> list[T]:
-        """What each of them has said, in the order of the workers. Raises as `hear` does."""
+        """Wait for the messages of all workers, in their order. Raises as `hear`."""
         return [self.hear(f"{what}/{index}", kind) for index in self._members.nodes]

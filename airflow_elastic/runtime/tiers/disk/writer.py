@@ -1,4 +1,4 @@
-"""Writing to the disk of the worker's machine what its ranks have staged, while they train on."""
+"""A thread of the agent that writes staged states to the disk of the worker's machine while ranks train on."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.tiers.shared_memory import Note, StagingSlot
     from airflow_elastic.runtime.tiers.worker import TierWorker
 
-#: How long what is on its way is waited for before everything there is removed.
+#: How long to wait for a write that has begun, before the folder is removed.
 _STOP_SECONDS = 20.0
 
-#: How long other workers' parts of the last checkpoint are waited for.
+#: How long to wait for other workers' parts of the last checkpoint.
 _STORED_SECONDS = 20.0
 
 _POLL_SECONDS = 1.0
 
 
 class DiskWriter(Follower):
-    """A thread of the agent that writes the newest state to the disk, unless that was meant for memory alone.
+    """A thread of the agent that writes staged states to the disk, except those that were meant for memory only.
 
     Args:
         node: the worker.
-        disk: where to.
+        disk: where to write.
     """
 
     def __init__(self, node: TierWorker, disk: WorkerDisk) -> None:
@@ -41,7 +41,7 @@ class DiskWriter(Follower):
         self._disk = disk
 
     def start(self) -> None:
-        """Begin, and tell where the disk cannot be used: before the first step."""
+        """Start the thread. A disk that cannot be used is reported now, before the first step."""
         try:
             self._disk.begin()
         except (ElasticError, OSError) as error:
@@ -49,8 +49,9 @@ class DiskWriter(Follower):
         super().start()
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
-        """End. What storage could not be given comes to the disk; where training is complete, or goes on without this
-        worker, nothing of it stays.
+        """End the thread. States that could not be written to storage are written to the disk.
+
+        If training is complete, or goes on without this worker, and storage has the last state, the copies are removed.
         """
         with self._disk.awaited():
             self.end()
@@ -62,10 +63,10 @@ class DiskWriter(Follower):
                 self._disk.clear()
 
     def _is_stored(self) -> bool:
-        """Whether storage has what this worker has saved last.
+        """Whether storage has the last state that this worker has saved.
 
-        Other workers may still be writing their parts of it; where they do not come to it, what is on disks is what the
-        run goes on from.
+        Waits a while, because other workers may still be writing their parts. If they never do, the run must go on from
+        the copies on disks.
         """
         give_up = time.monotonic() + _STORED_SECONDS
         while time.monotonic() < give_up:
@@ -82,7 +83,7 @@ class DiskWriter(Follower):
         return reason != MEMORY
 
     def _in_turn(self, ages: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-        return ages  # each of them, as all workers do: what one leaves out is whole nowhere
+        return ages  # all of them, because a state is complete only if every worker writes its part
 
     def _take(self, held: Sequence[tuple[StagingSlot, Note]]) -> None:
         node, note = self._node, held[0][1]
@@ -94,10 +95,10 @@ class DiskWriter(Follower):
                 self._refused = False
         except (ElasticError, OSError) as error:
             self._refuse(note.step, _untaken(error))
-        finally:  # also where it failed: the next state is to be tried
+        finally:  # also after a failure: ranks wait for this before they try the next save
             if note.generation == node.generation:
                 node.tell_ranks({shared_page.ON_DISK: float(note.step)})
 
 
 def _untaken(error: Exception) -> str:
-    return f"what is saved is not kept on the worker's disk: {error}"
+    return f"saves are not written to the worker's disk: {error}"

@@ -1,5 +1,5 @@
-"""Copies of states in the memory of other workers: buddies, and reads from peers.
+"""Copies of states in the memory of other workers.
 
-Each worker sends what it stages to the next one (`buddy_sender`), which keeps it (`buddy_memory`). `peer_server` and
-`peer_client` give ranks of other workers what an agent has in memory; all of them speak through `connection`.
+Each worker sends its staged states to the next worker (`buddy_sender`), which keeps them (`buddy_memory`). Ranks of
+other workers read the states in an agent's memory with `peer_client` from `peer_server`. `connection` is the protocol.
 """

@@ -1,4 +1,4 @@
-"""Keeping what the worker before this one in the ring has staged, for when that one is lost."""
+"""Memory for the staged states of the worker before this one in the ring, in case that worker is lost."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from airflow_elastic.runtime.tiers.shared_memory import COUNT, StagingSlot, Stag
 
 log = logging.getLogger(__name__)
 
-#: How long whoever connects may take to say who it is.
+#: How long a new connection may take to send its `Hello`.
 _HELLO_SECONDS = 10.0
 _HELLO_BYTES = 4096
 
-#: Who has broken off connects anew within this time, if there still is somebody.
+#: A worker whose connection broke connects again within this time, if it is still alive.
 _SURE_SECONDS = 2.0
 
 
 class BuddyMemory:
-    """Keeps the two newest states of another worker, so that one of them is always whole.
+    """Keeps the two newest states of another worker, so that one of them is always complete.
 
     Args:
-        address: where to listen, on a free port.
+        address: address to listen on; the port is a free one.
         procs: ranks of each worker.
 
     Attributes:
         place: where it listens.
-        slots: what is kept, for each rank.
+        slots: the slots with the states, for each rank.
     """
 
     def __init__(self, address: str, procs: int) -> None:
@@ -51,54 +51,57 @@ class BuddyMemory:
         self.slots, self._mine = both.of, both.opened_again()
         self._checksums: dict[tuple[int, int], tuple[str, ...]] = {}
         self._hello = Hello("", 0, -1, 0)
-        self._speaker: socket.socket | None = None  # whoever gives, as long as it does
+        self._speaker: socket.socket | None = None  # the connection of the sender, while it lasts
         self._lost = self._parted = False
         self._lost_at = 0.0
-        self._since = 0  # the generation that has met last: what others before it say is of no more use
-        self._lock = threading.Lock()  # of all above
-        self._taking = threading.Lock()  # one state at a time, of one connection
+        self._since = 0  # the newest generation that has met; senders of earlier ones are refused
+        self._lock = threading.Lock()  # guards all fields above
+        self._taking = threading.Lock()  # one state at a time, from one connection
         self._listener = Listener(address, "keeper", self._hear)
         self.place = self._listener.place
 
     @property
     def lost(self) -> int | None:
-        """The worker whose state this is, where that has gone without a word."""
+        """The worker whose states these are, if its connection ended without a goodbye; else None."""
         with self._lock:
             return self._hello.worker if self._lost else None
 
     @property
     def is_surely_lost(self) -> bool:
-        """Whether it has not come back for a while either: a connection may break, and is made anew."""
+        """Whether it is lost and has not connected again for a while. One broken connection proves nothing."""
         with self._lock:
             return self._lost and time.monotonic() - self._lost_at > _SURE_SECONDS
 
     def without(self, others: Collection[int]) -> None:
-        """Whoever is none of these is lost, unless it has said its last word: a silent machine shows it late."""
+        """Take the sender for lost if it is none of `others`, unless it has said goodbye.
+
+        A machine that fell silent may still look connected.
+        """
         with self._lock:
             known = self._hello.generation >= max(1, self._since) and not self._parted
             self._lost = self._lost or (known and self._hello.worker not in others)
 
     def settle(self, generation: int) -> None:
-        """All workers of a generation have come: who was lost before has been seen to, and is heard no more."""
+        """Note that all workers of a generation have met. A worker that was lost before is not listened to any more."""
         with self._lock:
             self._since, lost = generation, self._speaker if self._lost else None
             if self._hello.generation < generation:
                 self._speaker, self._lost = None, False
-        if lost is not None:  # it may have fallen silent in the middle of a state
+        if lost is not None:  # it may have stopped in the middle of a state
             with contextlib.suppress(OSError):
                 lost.shutdown(socket.SHUT_RDWR)
 
     @property
     def generation(self) -> int:
-        """That of the worker whose state this is; 0 before the first."""
+        """The generation of the worker whose states these are; 0 before the first."""
         return self._hello.generation
 
     def checksums(self, age: tuple[int, int]) -> tuple[str, ...]:
-        """Those of what each rank's data was where it came from."""
+        """The checksums of each rank's data, as its sender computed them. Empty if the state is not known."""
         return self._checksums.get(age, ())
 
     def close(self) -> None:
-        """End."""
+        """Stop listening."""
         self._listener.close()
 
     def _hear(self, connection: socket.socket) -> None:
@@ -112,7 +115,7 @@ class BuddyMemory:
                     self._take(connection, given)
                 lost = False
             except OSError as error:
-                log.info("node-%d has gone without a word: %s", hello.worker, error)
+                log.info("node-%d has gone without a goodbye: %s", hello.worker, error)
             with self._lock:
                 if self._speaker is connection:
                     self._speaker, self._lost, self._parted = None, lost, not lost
@@ -125,19 +128,19 @@ class BuddyMemory:
             connection.settimeout(None)
             keep_alive(connection)
         except OSError as error:
-            log.warning("somebody has connected, and has not said who it is: %s", error)
+            log.warning("a connection was closed because its sender did not identify itself: %s", error)
             return None
         if not self._listener.knows(hello.token):
-            log.warning("somebody has connected who is no worker of this job, and is not listened to")
+            log.warning("a connection was closed because its sender is not a worker of this job")
             return None
         return hello
 
     def _begins(self, hello: Hello, connection: socket.socket) -> bool:
-        """Whether this one's states are what is to be kept from now on."""
+        """Whether this connection's states are kept from now on. If so, it replaces the one before."""
         with self._lock:
             before = (self._hello.generation, self._hello.number)
             if hello.generation < self._since or (hello.generation, hello.number) < before:
-                return False  # it has waited in a queue
+                return False  # an older connection that was accepted late
             if self._speaker is not None:
                 with contextlib.suppress(OSError):
                     self._speaker.shutdown(socket.SHUT_RDWR)
@@ -145,7 +148,7 @@ class BuddyMemory:
             return True
 
     def _take(self, connection: socket.socket, given: StateHeader) -> None:
-        """Take a state into a place of each rank. Raises OSError where the connection ends, or another has begun."""
+        """Receive a state into a slot of each rank. Raises OSError if the connection ends, or another replaces it."""
         with self._taking, contextlib.ExitStack() as let_go:
             self._check_speaker(connection)
             age = (given.notes[0].generation, given.notes[0].step)
@@ -164,7 +167,7 @@ class BuddyMemory:
             send_document(connection, Answer())
             for room in rooms:
                 receive_into(connection, room)
-            self._check_speaker(connection)  # what was on its way may arrive though its sender has given up
+            self._check_speaker(connection)  # the last bytes may arrive after the sender has given up
             if tuple(checksums.of(room) for room in rooms) != given.checksums:
                 send_document(connection, Answer("it has changed on its way"))
                 return
@@ -187,11 +190,11 @@ class BuddyMemory:
 
     @property
     def have_bytes(self) -> int:
-        """How much memory it has for them already."""
+        """How many bytes of memory it has allocated for states."""
         return sum(os.fstat(slot.fileno()).st_size for mine in self._mine for slot in mine)
 
     def _check_memory(self, given: StateHeader) -> None:
-        """Raises MemoryError where there is not enough for all places; before any of it is used."""
+        """Raises MemoryError if there is not enough memory for all slots, before any of it is used."""
         have = self.have_bytes
         wanted = COUNT * sum(note.kept_bytes for note in given.notes)
         free = free_bytes()
@@ -203,5 +206,5 @@ class BuddyMemory:
 
 
 def _place(mine: list[StagingSlot], age: tuple[int, int]) -> StagingSlot:
-    """That of the same step, so that there is no second one, or the older one."""
+    """The slot to overwrite: the one with the same step, so that there is only one such; else the older one."""
     return min(mine, key=lambda slot: (slot.age != age, slot.age or (-1, -1)))

@@ -1,4 +1,4 @@
-"""Giving what this worker's ranks have staged to its neighbour in the ring, while they train on."""
+"""Sends what this worker's ranks have staged to its neighbour in the ring, while they train on."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A neighbour that takes nothing for so long is not waited for: a slot that is being read is one less to save into.
+#: How long to wait for the neighbour's answer. Ranks cannot save into the slot that is being read meanwhile.
 _SEND_SECONDS = 10.0
 
-#: But it may have to have memory made for a state, which takes a machine that is busy some seconds for each GB.
+#: Wait longer for a large state: a busy machine takes some seconds to allocate each GB.
 _BYTES_A_SECOND = 0.1e9
 
-#: Of a worker that ends: its neighbour may be gone as well.
+#: How long a worker that ends tries to say goodbye: its neighbour may be gone, too.
 _GOODBYE_SECONDS = 2.0
 
 _CHUNK_BYTES = 4 << 20
 _LOOK_SECONDS = 0.2
 
-#: Between two times that a connection is made anew, at first and at the most.
+#: The shortest and the longest pause between two attempts to connect again.
 _MEND_SECONDS = (0.5, 10.0)
 
 
 class BuddySender(Follower):
-    """A thread of the agent that gives the newest state to the neighbour.
+    """A thread of the agent that sends the newest state to the neighbour.
 
     Args:
         node: the worker.
@@ -60,18 +60,18 @@ class BuddySender(Follower):
     def __init__(self, node: TierWorker) -> None:
         super().__init__(node, "sharing", 2 * _SEND_SECONDS)
         self._connections = 0
-        self._told_alone = 0  # in what generation
+        self._told_alone = 0  # the generation for which it reported that there is no neighbour
         self._connection: socket.socket | None = None
         self._to: Buddy | None = None
         self._mend_at, self._pause = 0.0, 0.0
 
     def finish(self, flushed: Callable[[], bool], *, done: bool) -> None:
-        """End; where all is written, the neighbour does not take this worker for lost."""
+        """End the thread. If storage has every staged state, say goodbye: then this worker does not count as lost."""
         whole = flushed()
         if self.stop() and whole:
             neighbour = self._node.neighbour
             if self._connection is None and self._connections and neighbour is not None:
-                with contextlib.suppress(OSError):  # it broke off in the middle of a state
+                with contextlib.suppress(OSError):  # the connection broke in the middle of a state
                     self._connect(neighbour, _GOODBYE_SECONDS)
             self._part()
 
@@ -82,29 +82,29 @@ class BuddySender(Follower):
             self._mend()
             super()._look(heard=heard)
         except OSError as error:
-            log.warning("the neighbour could not be given what is saved: %s", error)
+            log.warning("the saved state could not be sent to the neighbour: %s", error)
             self._disconnect()
             if self._connections:
-                self._to = self._node.neighbour  # who is to hear from this worker once more, later
+                self._to = self._node.neighbour  # connect to it again later
         except BaseException:
             self._disconnect()
             raise
 
     def _mend(self) -> None:
-        """Whoever falls silent is taken for lost: where the connection has broken, and this worker lives, say so."""
+        """Connect again if the connection broke: otherwise the neighbour takes this worker for lost."""
         connection, neighbour = self._connection, self._to
         if neighbour is None or time.monotonic() < self._mend_at:
             return
         if connection is not None and not _is_heard(connection, 0.0):
             return
-        # Ever more seldom: it may be one that is not listened to any more.
+        # Ever less often: the neighbour may refuse this worker's connections now.
         shortest, longest = _MEND_SECONDS
         self._pause = min(max(2 * self._pause, shortest), longest)
         self._disconnect()
         try:
             self._connect(neighbour)
         except OSError as error:
-            self._to = neighbour  # and once more, later
+            self._to = neighbour  # try again later
             log.info("the neighbour does not answer any more: %s", error)
         self._mend_at = time.monotonic() + self._pause
 
@@ -113,14 +113,14 @@ class BuddySender(Follower):
         try:
             if neighbour is not None:
                 self._insist(neighbour, held)
-            elif note.reason == MEMORY:  # what is saved for another reason goes to storage, or to a disk
+            elif note.reason == MEMORY:  # saves for other reasons also go to storage, or to a disk
                 self._tell_alone(note)
-        finally:  # also where it was not taken: the next state is to be tried
+        finally:  # also after a failure: ranks wait for this before they try the next save
             if note.generation == self._node.generation:
                 self._node.tell_ranks({shared_page.GIVEN: float(note.step)})
 
     def _insist(self, neighbour: Buddy, held: Sequence[tuple[StagingSlot, Note]]) -> None:
-        """Give it; where the connection breaks, once more over another one. Not where the neighbour says nothing."""
+        """Send the state. If the connection breaks, send it again over a new one; not if the neighbour is silent."""
         self._mend_at = self._pause = 0.0
         step = held[0][1].step
         for again in (False, True):
@@ -130,19 +130,19 @@ class BuddySender(Follower):
                 if self._over.is_set():
                     raise
                 self._disconnect()
-                self._connect(neighbour)  # where it is gone, this says so
+                self._connect(neighbour)  # raises if the neighbour is gone
                 if isinstance(error, _Ended):
-                    log.info("step %d: the neighbour is not given it: %s", step, error)
+                    log.info("step %d is not sent to the neighbour: %s", step, error)
                     return
                 if again or isinstance(error, TimeoutError):
-                    self._refuse(step, f"its neighbour could not be given it: {error}")
+                    self._refuse(step, f"it could not be sent to the neighbour: {error}")
                     return
-                log.info("the neighbour is given step %d once more: %s", step, error)
+                log.info("step %d is sent to the neighbour once more: %s", step, error)
             else:
                 return
 
     def _tell_alone(self, note: Note) -> None:
-        """Tell that nobody keeps it: once in a generation, by one for all. Each agent has said so when they met."""
+        """Report that no worker keeps the state. Only the lead does so, once a generation; each agent has logged it."""
         node, members = self._node, self._node.members
         if note.generation > self._told_alone and members is not None and node.index == members.nodes[0]:
             self._told_alone = note.generation
@@ -170,14 +170,14 @@ class BuddySender(Follower):
                 raise TimeoutError(f"nothing was heard from it for {patience:.0f} s")
         trouble = receive_document(connection, Answer).trouble
         if trouble is not None:
-            self._refuse(step, f"its neighbour does not keep it: {trouble}")
+            self._refuse(step, f"the neighbour does not keep it: {trouble}")
         return trouble is None
 
     def _check_wanted(self) -> None:
-        """Raises OSError where this worker ends, or its ranks do, and need the place that the state is in."""
+        """Raises OSError if this worker ends, or its ranks end and must save into the slot that is being sent."""
         pages = (shared_page.read_words(path) for path in self._node.pages())
         if self._over.is_set() or any(one[shared_page.WAITING] == shared_page.ENDING for one in pages if one):
-            raise _Ended("its ranks end, and need the place that it is in")
+            raise _Ended("the ranks must end, and save into the slot that it is in")
 
     def _connect(self, neighbour: Buddy, seconds: float = _SEND_SECONDS) -> socket.socket:
         place = neighbour.place
@@ -207,7 +207,7 @@ class _Ended(OSError):
 
 
 def _is_heard(connection: socket.socket, seconds: float) -> bool:
-    """Whether something comes within that time. Where nothing was asked, that is the end of the connection."""
+    """Whether there is something to read within that time. If no answer is due, that is the end of the connection."""
     seen = select.poll()
     seen.register(connection, select.POLLIN)
     return bool(seen.poll(1000 * seconds))

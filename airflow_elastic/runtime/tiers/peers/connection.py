@@ -1,7 +1,7 @@
-"""A ring of workers: each keeps in its memory what the one before it would write to storage, were it still there.
+"""A ring of workers: each keeps the newest states of the worker before it in memory, and writes them if that is lost.
 
-Which worker keeps whose follows from the generation's members; where it listens, and a word by which it knows its
-neighbour, stand in the store of their meeting, as do the addresses of everything else in a training job.
+The members of the generation determine which worker keeps which states. Through the store of their rendezvous, workers
+exchange their addresses, and a secret token that each connection must show.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST = 256 << 20  # an index of a million tensors
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a worker listens, and the word that whoever gives it something has to say."""
+    """Where a worker listens, and the token that each connection must show."""
 
     addr: str
     port: int
@@ -46,15 +46,15 @@ class Address:
 
 
 class Listener:
-    """A free port of this worker's, where a thread of its own hears each who connects.
+    """Listens on a free port of this worker. Each connection is served by a thread of its own.
 
     Args:
-        address: of this worker.
-        name: of the thread.
-        hear: is given each connection.
+        address: address of this worker.
+        name: name of the thread.
+        hear: serves a connection.
 
     Attributes:
-        place: where it is, and the word that whoever connects has to say.
+        place: where it listens, and the token that each connection must show.
     """
 
     def __init__(self, address: str, name: str, hear: Callable[[socket.socket], None]) -> None:
@@ -65,13 +65,13 @@ class Listener:
         threading.Thread(target=self._listen, name=name, daemon=True).start()
 
     def knows(self, token: str) -> bool:
-        """Whether that is the word."""
+        """Whether the token is the right one."""
         return secrets.compare_digest(token.encode(), self.place.token.encode())
 
     def close(self) -> None:
-        """End."""
+        """Stop listening."""
         self._closed = True
-        with contextlib.suppress(OSError):  # nobody is connected
+        with contextlib.suppress(OSError):  # a socket that only listens is not connected
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -83,8 +83,8 @@ class Listener:
                 if self._closed:
                     return
                 log.warning(
-                    "%s: nobody can connect just now: %s", self._name, error
-                )  # too many files are open
+                    "%s: new connections fail just now: %s", self._name, error
+                )  # e.g. too many files are open
                 time.sleep(1.0)
                 continue
             threading.Thread(
@@ -94,7 +94,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Buddy:
-    """Who keeps a worker's state in a generation."""
+    """The worker that keeps another worker's states in a generation."""
 
     generation: int
     worker: int
@@ -103,7 +103,7 @@ class Buddy:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first word: what worker of what generation gives its states, and over its how manieth connection."""
+    """The first message: which worker of a generation sends its states. `number` counts its connections."""
 
     token: str
     generation: int
@@ -113,7 +113,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """A state: notes and checksums of what follows, for each rank of the worker. Without any: the last word."""
+    """Announces a state: notes and checksums of the data that follows, for each rank. Without notes: a goodbye."""
 
     notes: tuple[Note, ...] = ()
     checksums: tuple[str, ...] = ()
@@ -121,22 +121,22 @@ class StateHeader:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether it is taken, before its bytes are sent and after; and why not."""
+    """The answer to a state, before its data is sent and after. None: it is taken; else the reason why not."""
 
     trouble: str | None = None
 
 
 def buddy_of(worker: int, members: Members, node_unit: int, machines: Sequence[str]) -> int | None:
-    """Who keeps a worker's state: each keeps that of one other, of another node unit. None where all are of one.
+    """The worker that keeps this one's states, from another node unit. None if all workers are of one unit.
 
-    As many places further as it takes to come to another machine, for as many of them as can be. Where that makes no
-    difference, the one at the same place in the next node unit.
+    All workers are shifted by the same number of places, so each keeps the states of one other. The shift is the one
+    with the fewest pairs on one machine. If several are equal, it is one node unit.
 
     Args:
         worker: its number.
-        members: of the generation.
+        members: members of the generation.
         node_unit: workers of a unit; their places follow each other.
-        machines: where each of the members is, in their order.
+        machines: the machine of each member, in their order.
     """
     nodes = members.nodes
     count, places = len(nodes), range(len(nodes))
@@ -153,26 +153,26 @@ def buddy_of(worker: int, members: Members, node_unit: int, machines: Sequence[s
 
 
 def why_no_buddy(members: Members, node_unit: int) -> str:
-    """Why that is so where all members are of one node unit, and what to do."""
+    """Why there is none if all members are of one node unit, and what to do."""
     count, units = len(members.nodes), ""
     if node_unit > 1:
-        units = ", or set workers.node_unit to how many are on each machine"
+        units = ", or set workers.node_unit to the number of workers on each machine"
     return (
-        f"nobody keeps the state of another worker in memory, as checkpoint.buddies asks for: only {count} "
-        f"worker{'s train' if count > 1 else ' trains'}, and workers.node_unit is {node_unit}; of one unit none keeps "
-        "another's. When they are lost, training goes on from storage. For that not to be, have "
-        f"workers.min {2 * node_unit} or more{units}"
+        "no worker keeps another one's state in memory, though checkpoint.buddies is on: only "
+        f"{count} worker{'s train' if count > 1 else ' trains'}, and workers.node_unit is {node_unit}. Workers of one "
+        "unit do not keep each other's states. If they are lost, training goes on from storage. To avoid that, set "
+        f"workers.min to {2 * node_unit} or more{units}"
     )
 
 
 def announce(store: TCPStore, worker: int, place: Address, machine: str) -> None:
-    """Say where a worker listens, and on which machine it is; before it says that it has come."""
+    """Publish where a worker listens and which machine it is on. Before it reports that it has come."""
     store.set(f"keeper/{worker}", json.dumps(encode(place)))
     store.set(f"machine/{worker}", machine)
 
 
 def find_buddy(store: TCPStore, worker: int, members: Members, node_unit: int) -> Buddy | None:
-    """Who keeps this worker's state, when all have come; None, and said, where nobody does."""
+    """The worker that keeps this one's states, once all have come. If there is none, log it and return None."""
     machines = [name.decode() for name in store.multi_get([f"machine/{index}" for index in members.nodes])]
     other = buddy_of(worker, members, node_unit, machines)
     if other is None:
@@ -181,8 +181,8 @@ def find_buddy(store: TCPStore, worker: int, members: Members, node_unit: int) -
     here, there = (machines[members.nodes.index(one)] for one in (worker, other))
     if here == there and len(set(machines)) > 1:
         log.warning(
-            "node-%d keeps the state of node-%d, and both are on %s: were that lost, both would be. Have workers "
-            "spread evenly over machines, or set workers.node_unit to how many are on each",
+            "node-%d keeps the state of node-%d, and both are on %s: if that fails, both are lost. Spread workers "
+            "evenly over machines, or set workers.node_unit to the number of workers on each",
             *(other, worker, here),
         )
     place = decode(Address, json.loads(store.get(f"keeper/{other}")))
@@ -196,26 +196,26 @@ def send_document(connection: socket.socket, document: Any) -> None:
 
 
 def receive_document(connection: socket.socket, kind: type[T], *, longest: int = _LONGEST) -> T:
-    """Receive a document, of so many bytes at most.
+    """Receive a document of at most `longest` bytes.
 
     Raises:
-        OSError: the connection has ended, or what came is no such document.
+        OSError: the connection has ended, or something else was received.
     """
     head = bytearray(_LENGTH.size)
     receive_into(connection, memoryview(head))
     (length,) = _LENGTH.unpack(head)
     if length > longest:
-        raise OSError(f"a document of {length} bytes was announced: this is no worker of ours")
+        raise OSError(f"a document of {length} bytes was announced: the sender is not a worker of this job")
     data = bytearray(length)
     receive_into(connection, memoryview(data))
     try:
         return decode(kind, json.loads(data))
     except (ValueError, SpecError) as error:
-        raise OSError(f"what came is no {kind.__name__}: {error}") from error
+        raise OSError(f"a {kind.__name__} was expected, something else was received: {error}") from error
 
 
 def receive_into(connection: socket.socket, room: memoryview) -> None:
-    """Receive as many bytes as there is room for. Raises OSError where the connection ends before."""
+    """Receive bytes until `room` is full. Raises OSError if the connection ends before."""
     while len(room):
         count = connection.recv_into(room)
         if not count:
@@ -224,7 +224,7 @@ def receive_into(connection: socket.socket, room: memoryview) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out within half a minute that the other machine is gone without a word."""
+    """Let the kernel find out within half a minute that the other machine is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,4 +1,4 @@
-"""Reads files of a checkpoint from the memory of other workers' agents, in a rank. `peer_server` is the other side."""
+"""Reads files of a checkpoint from the memory of other workers' agents. Runs in a rank; `peer_server` answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "AIRFLOW_ELASTIC_LOANS"
 
-#: A worker that says nothing for so long is done without.
+#: How long to wait for a worker. After that, its files come from elsewhere.
 _PATIENCE_SECONDS = 10.0
 
 _CHUNK_BYTES = 4 << 20
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class PeerFile:
-    """A file that a worker lends: where, and its bytes."""
+    """A file in another worker's memory: the worker's address, and the size in bytes."""
 
     place: Address
     size: int
@@ -41,7 +41,7 @@ class PeerFile:
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """The only word of whoever borrows: these bytes of that file."""
+    """The one message of a reader: it asks for a range of bytes of a file."""
 
     token: str
     key: str
@@ -50,7 +50,7 @@ class RangeRequest:
 
 
 def find_peer_files() -> Mapping[str, PeerFile]:
-    """What others lend the ranks of this worker, by the files' keys; nothing where its agent does not tell."""
+    """The files in other workers' memory, by key. Empty if this worker's agent provides no list."""
     path = os.environ.get(ENVIRONMENT)
     if path is None:
         return {}
@@ -63,7 +63,7 @@ class NotServed(OSError):
 
 @contextlib.contextmanager
 def open_peer_range(loan: PeerFile, key: str, start: int, size: int) -> Iterator[PeerReader]:
-    """Bytes of a file that is lent. Raises OSError where they are not had, here or while they are read."""
+    """Open a range of a file in another worker's memory. Raises OSError if that fails, now or during a read."""
     place = loan.place
     with socket.create_connection((place.addr, place.port), timeout=_PATIENCE_SECONDS) as connection:
         keep_alive(connection)
@@ -81,16 +81,16 @@ class PeerReader:
         self._connection, self._left = connection, size
 
     def readinto(self, room: memoryview) -> int:
-        """As a file's; 0 where all has been read, or the worker sends no more."""
+        """As a file's `readinto`. Returns 0 at the end of the range, or if the worker sends no more."""
         count = self._connection.recv_into(room[: self._left]) if self._left else 0
         self._left -= count
         return count
 
 
 def save(loan: PeerFile, key: str, path: Path, told: Callable[[int], None] = ignore_progress) -> None:
-    """Write a file that is lent to the disk of this machine; `told` is called with how many bytes have come so far.
+    """Copy a file from another worker's memory to this machine's disk. Raises OSError if it does not come whole.
 
-    Raises OSError where it is not had, or not whole.
+    `told` is called with the number of bytes received so far.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     room, left = memoryview(bytearray(_CHUNK_BYTES)), loan.size

@@ -1,8 +1,8 @@
-"""Lending what an agent has in memory of checkpoints to ranks of other workers, which would read it from storage.
+"""Serves checkpoint files from an agent's memory to ranks of other workers, which need not read them from storage.
 
-That is what its own ranks have staged, and what it keeps for its neighbour. It is lent as the files that it was written
-as, byte for byte: whoever borrows compares every block with the checksums that were committed, wherever it comes from.
-What an agent has is told at the meeting of a generation, where nobody stages anything.
+These are the states that its own ranks have staged, and those that it keeps for its neighbour. They are served as the
+same files, byte for byte, that were written to storage. Readers compare every block with the committed checksums, so it
+does not matter where a file comes from. An agent lists its files at the rendezvous, when no rank stages a state.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long whoever connects may take to say what it wants, and to take what it gets.
+#: How long a reader may take to send its request, and how long it may stop receiving.
 _PATIENCE_SECONDS = 10.0
 _WANT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _SlotFile:
-    """A file that lies in a slot: the slot's descriptor, what it has to hold, and how much of that is the file."""
+    """A file in a slot: the slot's descriptor, the state that it must hold, and the size of the file in bytes."""
 
     descriptor: int
     age: tuple[int, int]
@@ -56,14 +56,14 @@ class _SlotFile:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """Where a worker lends, and the sizes of its files."""
+    """The address of a worker's server, and the sizes of its files by key."""
 
     place: Address
     files: dict[str, int]
 
 
 class PeerServer:
-    """A thread of the agent that others borrow from.
+    """A thread of the agent that sends files from its memory to ranks of other workers.
 
     Args:
         node: the worker.
@@ -72,26 +72,26 @@ class PeerServer:
     def __init__(self, node: TierWorker) -> None:
         self._node = node
         self._held: dict[str, _SlotFile] = {}
-        self._loans = os.memfd_create("airflow-elastic-loans")  # for its own ranks: what others lend them
+        self._loans = os.memfd_create("airflow-elastic-loans")  # for its own ranks: other workers' files
         self._listener = Listener(node.address, "lender", self._lend)
 
     @property
     def path(self) -> str:
-        """Where this worker's ranks find what others lend them."""
+        """The path at which this worker's ranks find the list of other workers' files."""
         return f"/proc/{os.getpid()}/fd/{self._loans}"
 
     def tell(self, store: TCPStore) -> None:
-        """Say what there is to borrow, before the worker says that it has come."""
+        """Publish this agent's files, before the worker reports that it has come."""
         self._held = dict(self._found())
-        told = _Offer(self._listener.place, {key: held.size for key, held in self._held.items()})
-        store.set(f"lender/{self._node.index}", json.dumps(encode(told)))
+        offer = _Offer(self._listener.place, {key: held.size for key, held in self._held.items()})
+        store.set(f"lender/{self._node.index}", json.dumps(encode(offer)))
 
     def hear(self, store: TCPStore, members: Members) -> None:
-        """Have this worker's ranks know what others have said, when all have come."""
+        """Write the list of other workers' files for this worker's ranks, once all workers have come."""
         others = [index for index in members.nodes if index != self._node.index]
         loans: dict[str, PeerFile] = {}
-        for told in store.multi_get([f"lender/{index}" for index in others]) if others else ():
-            other = decode(_Offer, json.loads(told))
+        for offer in store.multi_get([f"lender/{index}" for index in others]) if others else ():
+            other = decode(_Offer, json.loads(offer))
             loans |= {key: PeerFile(other.place, size) for key, size in other.files.items()}
         os.ftruncate(self._loans, 0)
         os.pwrite(self._loans, json.dumps(encode(loans)).encode(), 0)
@@ -101,7 +101,7 @@ class PeerServer:
         own = [slot for each in self._node.slots.of for slot in each]
         for slot in (*own, *(slot for each in kept for slot in each)):
             mine = StagingSlot.open(f"/proc/self/fd/{slot.fileno()}")
-            note = mine.note() if mine.hold(reading=True) else None  # else somebody is copying into it
+            note = mine.note() if mine.hold(reading=True) else None  # else a writer has locked it
             mine.release()
             members = self._node.files.members(note.generation) if note else None
             if note is None or members is None:
@@ -110,16 +110,16 @@ class PeerServer:
             folder = layout.checkpoint_data(note.step, attempt, note.generation)
             held = _SlotFile(slot.fileno(), (note.generation, note.step), note.kept_bytes)
             yield file_keys(folder, note.rank)[0], held
-            if slot not in own:  # it may have been written from here, under another name
+            if slot not in own:  # this worker may have written it, under another name
                 yield file_keys(folder, note.rank, self._node.index)[0], held
 
     def _lend(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):  # it has gone, or wants no more
+        with connection, contextlib.suppress(OSError):  # the reader has gone, or needs no more
             connection.settimeout(_PATIENCE_SECONDS)
             keep_alive(connection)
             want = receive_document(connection, RangeRequest, longest=_WANT_BYTES)
             if not self._listener.knows(want.token):
-                log.warning("somebody has connected who is no rank of this job, and is lent nothing")
+                log.warning("a connection was closed because its sender is not a rank of this job")
                 return
             held = self._held.get(want.key)
             if held is None or not 0 <= want.start <= want.start + want.size <= held.size:
@@ -128,9 +128,7 @@ class PeerServer:
             self._send(connection, held, want)
 
     def _send(self, connection: socket.socket, held: _SlotFile, want: RangeRequest) -> None:
-        slot = StagingSlot.open(
-            f"/proc/self/fd/{held.descriptor}"
-        )  # a lock is that of whoever has opened the file
+        slot = StagingSlot.open(f"/proc/self/fd/{held.descriptor}")  # a lock belongs to an open file
         if not slot.hold(reading=True):
             send_document(connection, Answer(f"{want.key} is being copied over"))
             return

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that one worker writes: what its ranks have staged, and what lies where in it."""
+"""The files of a checkpoint that one worker writes: for each rank its data, and an index of the data."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def write_files(
     pace: Pace = at_once,
     by: int | None = None,
 ) -> tuple[list[StoredFile], list[StoredFile]]:
-    """Write what the ranks of a worker have staged, two files each, and accounts of their samples.
+    """Write the staged state of a worker's ranks: for each rank two files, and the account of its samples.
 
     Args:
-        store: where to.
-        held: slots, held for reading, with what they hold.
-        folder: of the checkpoint's data.
-        attempt: number of theirs.
+        store: where to write.
+        held: the ranks' slots, locked for reading, with their notes.
+        folder: folder of the checkpoint's data.
+        attempt: number of the ranks' attempt.
         moved: called after each file.
-        pace: of the large ones.
-        by: number of the worker that writes what another one has staged.
+        pace: limits the speed of the large files.
+        by: number of the worker that writes for another one; None if the worker writes its own state.
 
     Returns:
         The files of the checkpoint, and the accounts.
 
     Raises:
-        StoreError: the storage failed. Files may be there that nobody knows of.
+        StoreError: the storage failed. It may have files that no record names.
     """
     files: list[StoredFile] = []
     accounts: list[StoredFile] = []
@@ -58,26 +58,26 @@ def write_files(
             checksum, index = described.result()
             files += [_stored(data, len(memory), checksum), index]
         moved()
-        if note.account is not None:  # before anything that it accounts for can count
+        if note.account is not None:  # before the checkpoint that it accounts for can be committed
             key = layout.account(attempt, note.generation, note.step, note.rank)
-            told = json.dumps(encode(note.account)).encode()
-            store.put(key, told)
-            accounts.append(_stored(key, len(told), checksums.of(told)))
+            account = json.dumps(encode(note.account)).encode()
+            store.put(key, account)
+            accounts.append(_stored(key, len(account), checksums.of(account)))
             moved()
     return files, accounts
 
 
 def file_keys(folder: str, rank: int, by: int | None = None) -> tuple[str, str]:
-    """The files of one rank below a checkpoint's folder: its data, and what lies where in it.
+    """The keys of one rank's files below a checkpoint's folder: its data, and the index of the data.
 
-    Those that another worker has written have names of their own: the one that is taken to be lost may be writing, too.
+    If another worker writes them, they have other names: the worker that seems lost may still be writing its own.
     """
     name = f"{folder}rank-{rank:05d}" + ("" if by is None else f"-by-{by}")
     return f"{name}.bin", f"{name}.json"
 
 
 def _describe(store: Store, key: str, kept: Index, data: memoryview) -> tuple[str, StoredFile]:
-    """Write what lies where in a file; returns that file's checksum, and what is written here."""
+    """Write the index of a data file. Returns the checksum of the data file, and the index file."""
     index, checksum = _checked(kept, data)
     encoded = json.dumps(encode(index)).encode()
     store.write(key, memoryview(encoded))
@@ -89,7 +89,7 @@ def _stored(key: str, size: int, checksum: str) -> StoredFile:
 
 
 def manifest_of(note: Note, attempt: int, data: str, files: Sequence[StoredFile]) -> Manifest:
-    """What a worker knows of the checkpoint's manifest: all but the other workers' files."""
+    """The checkpoint's manifest as far as one worker knows it: without the files of the other workers."""
     return Manifest(
         step=note.step,
         attempt=attempt,
@@ -110,8 +110,9 @@ def manifest_of(note: Note, attempt: int, data: str, files: Sequence[StoredFile]
 
 
 def _checked(index: Index, data: memoryview) -> tuple[Index, str]:
-    """The same, with checksums of each entry: readers check what they read, and read only what they need. And that of
-    all the data, which is gone through once.
+    """The index with a checksum for each block of its entries, and the checksum of all the data. Reads the data once.
+
+    Readers read only the blocks that they need, and check each one.
     """
     entries: list[TensorChunk | Blob] = [*index.pieces, *index.blobs]
     whole, done = checksums.Crc64(), 0

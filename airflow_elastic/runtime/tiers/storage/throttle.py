@@ -1,4 +1,4 @@
-"""Sending what is saved no faster than training can bear (`core.throttle` says how fast that is)."""
+"""Limits the speed at which saves are sent, so that training keeps its own (`core.checkpoints.throttle` sets it)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SHARE = 0.4  # of the time between two saves, within which one is sent: there is more to do before it counts
+_SHARE = 0.4  # of the time between two saves, to send one: it must also be committed before the next
 _LOOK_SECONDS = 0.25
 
-#: Words of ranks that do no step until something is written, or none any more.
+#: Flags in a rank's page: it waits for a write before its next step, or it does no more steps.
 _HURRY = (shared_page.WAITING, shared_page.PARK, shared_page.PARKED, shared_page.FINISHED)
 
 
@@ -29,27 +29,27 @@ class SendThrottle:
     """The speed at which a worker's agent sends what its ranks have saved.
 
     Args:
-        pages: gives those of its ranks, which take their steps together.
-        where: it is sent, for the log.
+        pages: returns the pages of its ranks, which take their steps together.
+        where: the destination, for the log.
     """
 
     def __init__(self, pages: Callable[[], Sequence[Path]], where: str = "storage") -> None:
         self._pages, self._where, self._throttle = pages, where, Throttle()
         self._lock = threading.Lock()
         self._sent, self._next_at = 0, 0.0
-        self._staged: list[float] = []  # when states were, that were sent
+        self._staged: list[float] = []  # when the last states that were sent had been saved
         self._lifted, self._lifters = threading.Event(), 0
 
     @contextlib.contextmanager
     def sending(self, size: int, staged_at: float) -> Iterator[None]:
-        """While a state is sent.
+        """Around sending a state.
 
         Args:
-            size: of it, in bytes.
-            staged_at: when it was saved, in seconds on a clock: it is to be there well before the next one is.
+            size: size of the state in bytes.
+            staged_at: when it was saved, in seconds on a monotonic clock. It should arrive well before the next save.
         """
         self._staged = [*self._staged[-2:], staged_at]
-        # The shortest: a save that was left out, or a pause, is no reason to take longer for all that follow.
+        # The shortest gap: one skipped save, or a pause, must not slow down all later saves.
         gaps = [b - a for a, b in pairwise(self._staged) if b > a]
         between = min(gaps) * _SHARE if gaps else None
         with self._lock:
@@ -67,27 +67,32 @@ class SendThrottle:
                 log.info("saves go to %s at %.3g MB/s: training keeps its speed", self._where, rate / 1e6)
 
     def at_best(self, size: int, seconds: float) -> float:
-        """How long a state would have taken that took so many seconds, had nothing been held back; in seconds."""
+        """How long sending this state would have taken without a limit, in seconds.
+
+        Args:
+            size: size of the state in bytes.
+            seconds: how long it took.
+        """
         with self._lock:
             return self._throttle.at_best(size, seconds)
 
     @contextlib.contextmanager
     def pace(self, size: int) -> Iterator[None]:
-        """Around a part of it, of `size` bytes: waits for its turn, unless somebody is in a hurry, or nobody trains."""
+        """Around sending a part of `size` bytes: first waits its turn, unless the send is urgent or no rank trains."""
         end = time.monotonic() + self._turn(size)
         while (left := end - time.monotonic()) > 0:
             if self._rate() is None:
                 with self._lock:
-                    self._next_at = time.monotonic()  # turns that are not waited for are nobody's
+                    self._next_at = time.monotonic()  # drop the turns that no part waits for
                 break
             self._lifted.wait(min(left, _LOOK_SECONDS))
-        self._add(size // 2)  # of parts that are on their way, half is, in the mean: many may be
+        self._add(size // 2)  # many parts may be under way, and on average half of each is sent
         yield
         self._add(size - size // 2)
 
     @property
     def sent(self) -> int:
-        """Bytes, so far."""
+        """Bytes sent so far."""
         return self._sent
 
     def _add(self, size: int) -> None:
@@ -98,7 +103,7 @@ class SendThrottle:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """While somebody waits for what is sent: it goes as fast as it can."""
+        """Without a limit, while a caller waits for the state to arrive."""
         with self._lock:
             self._lifters += 1
             self._lifted.set()
@@ -123,26 +128,26 @@ class SendThrottle:
             return at - now
 
     def _rate(self) -> float | None:
-        """Bytes a second, just now; None without a limit."""
+        """The limit just now, in bytes a second; None without a limit."""
         if self._awaited():
             return None
         with self._lock:
             return self._throttle.rate_beside(self._look())
 
     def _awaited(self) -> bool:
-        """Whether somebody waits for what is sent: an agent that flushes, or ranks that stand still, or are to end."""
+        """Whether the send is urgent: the agent flushes, or ranks wait for it, or ranks must end."""
         if self._lifted.is_set():
             return True
         words = (shared_page.read_words(path) for path in self._pages())
         return any(one[word] for one in words if one for word in _HURRY)
 
     def _look(self) -> Measurement | None:
-        """None where there are no ranks that tell."""
+        """The progress of training; None if no rank reports it."""
         first = min(self._pages(), default=None)
         words = shared_page.read_words(first) if first is not None else None
         if words is None:
             return None
-        began = words[shared_page.FROM_STEP] + 1  # until then it starts up
+        began = words[shared_page.FROM_STEP] + 1  # the first step is start-up
         return Measurement(
             str(first),
             time.monotonic(),

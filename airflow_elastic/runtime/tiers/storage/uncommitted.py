@@ -1,4 +1,4 @@
-"""What an agent has written of saves that are no checkpoints, or that nobody knows to be."""
+"""Files that an agent has written for saves that are not checkpoints, as far as it knows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from airflow_elastic.spec.errors import ElasticError
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
 
-#: Older states than so many no worker holds any more, also one that is a save behind: nobody can complete them.
+#: How many of the newest states some worker may still hold, even if it is a save behind. Older ones stay incomplete.
 _HELD = shared_memory.COUNT + 1
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSave:
-    """What a worker has written of a save, or is about to.
+    """A worker's files of a save, written or about to be.
 
     Attributes:
-        step: of the save.
-        data: folder of the checkpoint that it is to be.
-        word: what tells of the files.
-        files: their keys.
+        step: step of the save.
+        data: folder of the checkpoint that the save becomes.
+        word: key of the record that names the files.
+        files: keys of the files.
     """
 
     step: int
@@ -37,26 +37,28 @@ class WrittenSave:
 
 
 class UncommittedSaves:
-    """Those of an agent, until they count, or nobody can complete them any more."""
+    """An agent's uncommitted saves. Each is forgotten when it is committed, or when no worker can complete it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._written: list[WrittenSave] = []
-        self._held: list[str] = []  # the newest folders, the last one last
+        self._held: list[str] = []  # the newest folders, oldest first
         self._told: set[WrittenSave] = set()
 
     def counts(self, written: WrittenSave) -> bool:
-        """Whether it is part of a checkpoint already: the answer to its commit may have been lost, or another worker
-        have committed it. Nothing may be written, or removed, there any more.
+        """Whether it is part of a checkpoint already. Then its files must not be written or removed any more.
+
+        The agent may not know: the answer to its commit may have been lost, or another worker may have committed it.
         """
         return written in self._told and self._is_named(written) is True
 
     def begin(self, written: WrittenSave) -> None:
-        """It is about to be written. Of those that nobody can complete any more nothing stays: each save that fails
-        would leave what the other workers have written.
+        """Note a save that is about to be written, and remove the files of saves that no worker can complete.
+
+        Otherwise each save that fails on one worker would leave the files of the other workers for ever.
         """
         for old in [one for one in self._written if one != written]:
-            with contextlib.suppress(ElasticError):  # the next save comes to it
+            with contextlib.suppress(ElasticError):  # the next save tries again
                 if self._is_settled(old):
                     self._forget(old)
         if written not in self._written:
@@ -69,25 +71,28 @@ class UncommittedSaves:
                 self._forget(old)
 
     def failed(self, written: WrittenSave) -> None:
-        """It could not be written. Unless somebody may know of its files: it may be the disk that is full."""
+        """Remove the files of a save that could not be written: the disk may be full.
+
+        They stay if their record may have been written, because another worker may use them.
+        """
         if written not in self._told:
             with contextlib.suppress(ElasticError):
                 self._store.delete(written.files)
                 self._forget(written)
 
     def tell(self, written: WrittenSave) -> None:
-        """From here on others may know of it, whatever the answer is."""
+        """Note that its record is about to be written. From here on others may know of it, even if that fails."""
         self._told.add(written)
 
     def _is_settled(self, written: WrittenSave) -> bool:
-        """Whether it is a checkpoint, was set aside, or has a manifest that nobody can read: then its files stay."""
+        """Whether its files must stay: it is a checkpoint, was set aside, or has a manifest that cannot be read."""
         if self._store.get(layout.quarantined(written.step)) is not None:
             return True
         named = self._is_named(written)
         return self._store.get(layout.manifest(written.step)) is not None if named is None else named
 
     def _is_named(self, written: WrittenSave) -> bool | None:
-        """Whether the manifest of its step names it; None where there is none that can be read."""
+        """Whether the manifest of its step names it; None if there is no manifest that can be read."""
         try:
             return checkpoints.read(self._store, written.step).data == written.data
         except CheckpointDamaged:

@@ -1,4 +1,4 @@
-"""A thread of each agent that writes what its ranks have staged to storage, while they train on."""
+"""A thread of each agent that writes the staged states of its ranks to storage while they train on."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of the thread that writes while training goes on: where every processor trains, it has about 3 % of one. Who flushes
-#: has nobody to wait for.
+#: Of the thread that writes while training goes on. If every processor trains, it gets about 3 % of one. A flush does
+#: not run in this thread, and keeps its priority.
 NICE = 15
 
 _LOCKED_SECONDS = 5.0
@@ -52,37 +52,37 @@ class StorageWriter:
     def __init__(self, node: TierWorker, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
         self._throttling, self._unsettled = SendThrottle(node.pages), UncommittedSaves(node.store)
-        # Generation and step of what was written last, and of what the thread has tried to write last.
+        # Generation and step: of the last state that was written, and of the last that the thread tried to write.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
-        self._told: set[tuple[int, int, str]] = set()  # generations and steps, and why they are not written
+        self._told: set[tuple[int, int, str]] = set()  # generation, step and reason of reported failures
         self._best_looked_for = False
         self._for_lost: set[tuple[int, int]] = set()
-        self._noted = 0  # the generation of which it is known what it began from
-        self._too_slow = False  # to be done when workers are told to end; it is told once
-        self._lock = threading.Lock()  # one at a time: the thread, or whoever flushes
+        self._noted = 0  # the last generation whose first checkpoint was recorded as verified
+        self._too_slow = False  # a write takes longer than the grace period, and this was reported
+        self._lock = threading.Lock()  # one write at a time: by the thread, or by a flush
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="persister", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what is staged and not written stays unwritten."""
+        """End the thread. Staged states that are not written stay unwritten."""
         self._over.set()
         self._slots.poke()
         with self._throttling.lifted():
             self._thread.join(timeout=60.0)
 
     def flush(self) -> None:
-        """Write what is staged, now; also what could not be written before, and what was meant for memory only.
+        """Write every staged state now, also those that failed before or were meant for memory only.
 
-        All of it, the older state first: another worker may not have come to the newer one. And what is kept for a
-        worker that is lost.
+        The oldest first: another worker may not have the newest one. Then write the states that are kept for a lost
+        worker.
 
         Raises:
-            ElasticError: the newest could not be written.
+            ElasticError: the newest state could not be written.
         """
         trouble: ElasticError | None = None
         with self._throttling.lifted(), self._lock:
@@ -97,23 +97,23 @@ class StorageWriter:
             raise trouble
 
     def write_new(self) -> None:
-        """Write what has been staged since this was tried last. Raises as `flush`."""
+        """Write the newest state that was staged since the last try. Raises as `flush`."""
         with self._lock:
             self._once(reversed(self._common(max(self._done, self._tried))))
 
     def provide(self) -> None:
-        """Have the memory ready that ranks have said they will save into."""
+        """Allocate the memory that ranks have asked for, before they save into it."""
         for mine in self._slots.of:
             for slot in mine:
                 try:
-                    with self._lock:  # a slot that is held for this would not be found by who flushes
+                    with self._lock:  # a flush would miss a slot that is locked for this
                         slot.provide()
                 except OSError as error:
                     log.warning("memory to save into is short (%s): the next save will fail", error)
                     return
 
     def _work(self) -> None:
-        # Training comes first: this gets what processors it leaves. Threads that are started from here inherit it.
+        # Training comes first: this thread gets the processor time that is left. The threads that it starts inherit it.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._over.is_set():
             readable(self._slots.news)
@@ -130,17 +130,22 @@ class StorageWriter:
                 log.exception("the checkpoint could not be written")
 
     def _insist(self, age: tuple[int, int]) -> None:
-        """Write it, also where somebody looks into one of its slots just now."""
+        """Write a state. If one of its slots is locked just now, try again for a while."""
         give_up = time.monotonic() + _LOCKED_SECONDS
         while not self._once([age], memory_too=True) and age in self._common(self._done):
             if time.monotonic() > give_up:
                 raise StoreError(
-                    f"what is in memory of step {age[1]} is locked by somebody, and is not written"
+                    f"the state of step {age[1]} in memory stayed locked for {_LOCKED_SECONDS:.0f} s: it is not written"
                 )
             time.sleep(0.02)
 
     def _once(self, ages: Iterable[tuple[int, int]], *, memory_too: bool = False) -> bool:
-        """Write the first of these states that is there, and to be written; returns whether there was one."""
+        """Write the first of these states that is complete and meant for storage. Returns whether there was one.
+
+        Args:
+            ages: generation and step of each.
+            memory_too: whether to write states that were meant for memory or disk only, too.
+        """
         for age in ages:
             held = shared_memory.held(self._slots.of, age)
             if held and (memory_too or all(note.reason not in IN_BETWEEN for _, note in held)):
@@ -158,18 +163,18 @@ class StorageWriter:
         except (ElasticError, OSError) as error:
             what = (*self._tried, str(error))
             if what not in self._told and self._node.tell_unsaved(newest.step, str(error)):
-                self._told.add(what)  # it may be tried many times
-            if isinstance(error, OSError):  # the slot's memory, e.g., cannot be mapped
+                self._told.add(what)  # report it once, although it may be tried many times
+            if isinstance(error, OSError):  # e.g. the slot's memory cannot be mapped
                 raise StoreError(f"step {newest.step} cannot be written: {error}") from error
             raise
         finally:
             for slot, _ in held:
                 slot.release()
-            # Also where it failed: the next save is to be tried.
-            if newest.generation == self._node.generation:  # others have steps of their own
+            # Also after a failure: ranks wait for this before they try the next save.
+            if newest.generation == self._node.generation:  # another generation counts its own steps
                 self._tell_ranks(newest.step, time.monotonic() - began, written=self._done == self._tried)
         self._check_grace(shared_memory.bytes_of(held), time.monotonic() - began)
-        if committed:  # not before the ranks may save again: removing a large file takes its time
+        if committed:  # after the ranks may save again, because removing a large file takes time
             try:
                 unnoted = self._note_verified(newest.generation)
                 self._prune(unnoted)
@@ -181,7 +186,10 @@ class StorageWriter:
         return True
 
     def _prune(self, also: list[int]) -> None:
-        """Remove what is not to stay; told once where that may be the best, as nobody has said which one is."""
+        """Remove the checkpoints that the policy does not keep.
+
+        Warns once if no checkpoint has the metric of `checkpoint.keep_best`: the best one may then be removed.
+        """
         store, policy = self._node.store, self._node.record.spec.checkpoint
         if checkpoint_retention.prune(store, policy, also) and not self._best_looked_for:
             self._best_looked_for = True
@@ -189,38 +197,38 @@ class StorageWriter:
                 log.warning("%s", why)
 
     def _check_grace(self, size: int, seconds: float) -> None:
-        """Tell where a state takes longer to write than workers get that are told to end."""
+        """Warn if writing a state takes longer than a worker has between the order to end and SIGKILL."""
         grace, best = self._node.record.spec.health.grace_seconds, self._throttling.at_best(size, seconds)
         if best > grace and not self._too_slow:
             self._too_slow = True
             log.warning(
-                "to write a state takes %.3g s, and workers that are told to end have health.grace_seconds for it, "
-                "which is %.3g s: what they save then may not be there when they are killed. Set it to more",
+                "writing a state takes %.3g s, but a worker that must end has only health.grace_seconds, %.3g s, for "
+                "it. It may be killed before its last save is written: set health.grace_seconds higher",
                 *(best, grace),
             )
 
     def _note_verified(self, generation: int) -> list[int]:
-        """Have it known what the ranks have read back: once, as somebody else may come to know of a newer one.
+        """Record the checkpoint that the ranks have read back whole. Once, because a later run may record a newer one.
 
         Returns:
-            What there was no room to note; it has to stay nevertheless.
+            The step that could not be recorded because storage is full. It must not be removed.
         """
         step = self._node.verified()
         if self._noted != generation:
             try:
                 checkpoint_retention.note_verified(self._node.store, step)
             except StoreFull as error:
-                log.warning("that checkpoint %s was read whole cannot be noted: %s", step, error)
+                log.warning("checkpoint %s was read whole, but this cannot be recorded: %s", step, error)
                 return [] if step is None else [step]
             self._noted = generation
         return []
 
     def _common(self, after: tuple[int, int]) -> list[tuple[int, int]]:
-        """Generation and step of the states that all ranks have staged, the older one first."""
+        """Generation and step of the states after this one that all ranks have staged, oldest first."""
         return [age for age in shared_memory.common(self._slots.of) if age > after]
 
     def _write_lost(self) -> None:
-        """Write what is kept for a worker that is lost, as it would have."""
+        """Write the states that are kept for a lost worker, in its place."""
         keeper = self._node.keeper
         if keeper is None or (lost := keeper.lost) is None:
             return
@@ -234,7 +242,7 @@ class StorageWriter:
                 if keeper.checksums(age) != tuple(
                     checksums.of(slot.data(note.kept_bytes)) for slot, note in held
                 ):
-                    raise StoreError("what is kept is not what came")
+                    raise StoreError("the copy in memory has changed since it was received")
                 log.info("node-%d is lost: its part of step %d is written from here", lost, age[1])
                 self._write(held, lost)
                 self._for_lost.add(age)
@@ -245,7 +253,7 @@ class StorageWriter:
                     slot.release()
 
     def _write(self, held: Sequence[tuple[StagingSlot, Note]], worker: int) -> bool:
-        """Write the part of a worker, and tell of it; returns whether that has made the checkpoint exist."""
+        """Write a worker's part of a checkpoint, and its record. Returns whether that has committed the checkpoint."""
         node, record = self._node, self._node.record
         note = held[0][1]
         members = node.files.members(note.generation)
@@ -254,14 +262,14 @@ class StorageWriter:
         attempt = attempt_of(record, members)
         data = layout.checkpoint_data(note.step, attempt, note.generation)
         size, staged_at = shared_memory.bytes_of(held), held[0][0].finished_at / 1e9
-        is_own = worker == node.index  # a lost one's is awaited
+        is_own = worker == node.index  # a lost worker's part is urgent: no speed limit
         pace, by = (self._throttling.pace, None) if is_own else (at_once, node.index)
         manifest = replace(manifest_of(note, attempt, data, ()), run=node.run)
         part = CheckpointPart(members.nodes.index(worker), len(members.nodes), manifest)
         keys = tuple(key for _, one in held for key in file_keys(data, one.rank, by))
         written = WrittenSave(note.step, data, part.key, keys)
         try:
-            check_there(node.store, node.run)  # its files have the same names
+            check_there(node.store, node.run)  # another run's files here would have the same names
             if self._unsettled.counts(written):
                 return True
             self._unsettled.begin(written)
@@ -280,7 +288,7 @@ class StorageWriter:
             return False
 
     def _move(self) -> None:
-        """A file is written: whoever waits for the rest of them does not stand still."""
+        """Note progress in the ranks' pages: a rank that waits for a write does not hang."""
         for path in self._node.pages():
             one = Page(path)
             one.words[shared_page.MOVED_AT] = max(one.words[shared_page.MOVED_AT], time.time())

@@ -177,7 +177,7 @@ def test_a_state_that_cannot_be_given_is_told_and_its_worker_is_not_lost(
         until(lambda: two.keeper(0)._hello.number == number, "it to connect anew")
         assert two.keeper(0).lost is None
     (reason, _) = [one.checkpoint.reason for one in mailbox.read() if one.checkpoint]
-    assert reason == "its neighbour could not be given it: nothing"
+    assert reason == "it could not be sent to the neighbour: nothing"
 
 
 def test_a_state_that_broke_off_leaves_the_one_before(

@@ -125,8 +125,8 @@ def test_of_several_copies_one_that_is_whole_will_do(
         flip(path)
     come(machines.attempt(2, on=(0, 0, 1)))
     assert checkpoints.steps(first[0].store) == [6]
-    assert "step 6 is not what goes on: node-0 has 1 damaged parts of it" in caplog.text
-    assert "step 6 is not what goes on: node-1 has 1 damaged parts of it" in caplog.text
+    assert "step 6 is not recovered: node-0 has 1 damaged parts of it" in caplog.text
+    assert "step 6 is not recovered: node-1 has 1 damaged parts of it" in caplog.text
 
 
 def test_a_folder_that_cannot_be_read_hides_no_other(
@@ -211,7 +211,7 @@ def test_a_worker_that_has_not_answered_in_time_ends_the_start(machines: Machine
     worker = machines.attempt(1)[0]
     spec = replace(worker.node.record.spec, health=Health(start_seconds=0.2))
     worker.node.record = replace(worker.node.record, spec=spec)
-    with pytest.raises(NotRecovered, match=r"`found/0/1` was not said, .* within 0 s"):
+    with pytest.raises(NotRecovered, match=r"`found/0/1` was not sent, .* within 0 s"):
         come([worker])
 
 
@@ -315,7 +315,7 @@ def test_what_somebody_else_has_put_there_is_not_used(
             next(folder.iterdir()).chmod(0o777)
     come(machines.attempt(2))
     assert checkpoints.steps(first[0].store) == []
-    assert ("lies elsewhere" if of == 1 else "is not trusted") in caplog.text
+    assert ("outside of its folder" if of == 1 else "is not trusted") in caplog.text
 
 
 def test_where_no_worker_can_use_its_disk_the_run_does_not_begin(machines: Machines) -> None:
@@ -342,4 +342,4 @@ def test_a_disk_that_fails_is_done_without(
     second = machines.attempt(2)
     monkeypatch.setattr(Path, "glob", broken)
     assert come(second) == [True, True]
-    assert "this machine's disk cannot be read, and is done without" in caplog.text
+    assert "this machine's disk cannot be read, so its copies are not used" in caplog.text

@@ -78,7 +78,7 @@ def test_that_nobody_keeps_anything_is_told_once_in_each_generation(tmp_path: Pa
     assert told[0] == first
     assert [(one.by, one.checkpoint.step) for one in told if one.checkpoint] == [("node-0", 3), ("node-0", 5)]
     assert first.checkpoint is not None
-    assert "nobody keeps the state of another worker" in first.checkpoint.reason
+    assert "no worker keeps another one's state" in first.checkpoint.reason
     assert "only 2 workers train" in first.checkpoint.reason
 
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_had_there_is_read_from_storage(
     assert together(procs, restore) == [True] * procs
     assert all(same(one, objects(7)) for one in loaded)
     # What is refused is read from storage at once; what is wrong, when all have found that out.
-    refused = "in another worker's memory cannot be read, storage is asked" in caplog.text
+    refused = "cannot be read from another worker's memory, so it comes from storage" in caplog.text
     assert ("reading again, from storage alone" in caplog.text, refused) == (harm is flip, harm is not flip)
 
 

@@ -126,7 +126,7 @@ def test_what_somebody_has_locked_is_not_forgotten(tmp_path: Path, monkeypatch: 
     worker.saver.save(objects(1), 1, Position(), reason="steps", metrics={})
     (slot,) = (slot for slot in worker.stage._slots if slot.age)
     assert slot.hold()
-    with pytest.raises(StoreError, match="locked by somebody"):
+    with pytest.raises(StoreError, match="stayed locked"):
         worker.persister.flush()
     slot.release()
     worker.persister.flush()
