@@ -1,8 +1,8 @@
 """The agent: the process that starts, watches and ends the ranks of one worker.
 
-In: the job's record, and orders of the controller. Out: rank processes, reports, and how the worker ended.
+In: the job's record, and orders from the controller. Out: rank processes, reports, and how the worker ended.
 
-- `agent`: its whole life. `worker`: its state. `node_host`: all agents of the engine `local` on one machine.
+- `agent`: the agent from start to end. `worker`: its state. `node_host`: starts the agents of the engine `local`.
 - `elastic_worker`: starts ranks again in place. `command_worker`: runs the command of another launcher.
 - `rendezvous`: brings workers together. `rank_group`: the ranks of one generation. `spares`: processes kept ready.
 

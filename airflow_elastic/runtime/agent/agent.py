@@ -1,7 +1,7 @@
-"""The agent of one worker: registers, runs its ranks, and writes down how that ended.
+"""The agent of one worker: registers, runs its ranks, and records how that ended.
 
-On SIGTERM its ranks save and end. It runs in a process of its own, which the node host has forked. An agent that ends
-without a result was killed: that shows a lost node, and no failure of the script on it.
+On SIGTERM its ranks save and end. It runs in a process of its own, which the node host forks. An agent that ends
+without a result was killed: its node is lost, and its script is not to blame.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def run_agent(files: JobFiles, index: int) -> None:
-    """Be the agent of the local engine's worker `index`, unless there has been one, or nothing may start any more."""
+    """Run the agent of the local engine's worker `index`, unless it had an agent already or the job is closed."""
     record = files.record
     me = Process.of(os.getpid())
     if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
@@ -68,10 +68,10 @@ def run_worker(
 
     Args:
         node: the worker.
-        spares: its own, begun. Ended here.
-        reporter: carries words both ways meanwhile.
-        write: keeps the result. Called before anything else ends: whoever sees this process gone must find it.
-        ended: is called when there is nothing more to do than to copy logs, if that takes any time.
+        spares: its spares, begun. This function ends them.
+        reporter: reports progress, and receives orders.
+        write: records the result. Called before anything else ends: when this process is gone, the result is there.
+        ended: called when only logs are left to copy, if there are any.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,7 +87,7 @@ def run_worker(
     copies = LogCopies(node)
     node.persist, node.keep_logs = persister.flush, copies.note
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, lambda *_: None)  # and not SIG_IGN: ranks would be born with it
+    signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN: ranks would inherit that
     result = Result("failed", time.time(), reason="the agent failed: see its log")
     try:
         spec = node.record.spec
@@ -126,7 +126,7 @@ def run_worker(
 
 
 def _flushed(persister: StorageWriter) -> bool:
-    """Whether all that was staged is written: where it is not, a neighbour may yet be able to."""
+    """Write every staged state. Returns whether that succeeded: if not, a neighbour may still write it."""
     try:
         persister.flush()
     except ElasticError:
@@ -135,8 +135,9 @@ def _flushed(persister: StorageWriter) -> bool:
 
 
 def _followers(node: Worker) -> list[Follower]:
-    """Who takes states elsewhere, beside storage: to a neighbour, who keeps this worker's while it keeps another's; and
-    to the disk of its machine. With neighbours come loans: what agents have in memory, ranks of others may read.
+    """The threads that copy states to the other tiers: to the neighbour's memory, and to the disk of this machine.
+
+    With neighbours, each agent also serves the states in its memory to ranks of other workers.
     """
     spec, found = node.record.spec, list[Follower]()
     if spec.checkpoint.buddies:
@@ -151,12 +152,12 @@ def _followers(node: Worker) -> list[Follower]:
 
 
 def _is_far(node: Worker) -> bool:
-    """Whether storage is farther than other workers' memory: a folder on the machine that they share is not."""
+    """Whether storage is farther away than other workers' memory. A folder on the machine that they share is not."""
     return node.address != LOCALHOST or node.store.local_path(layout.STATUS) is None
 
 
 def _with_checkpoint(result: Result, persister: StorageWriter) -> Result:
-    """The same once what was saved is written: training is not complete without its last checkpoint."""
+    """The result, once every save is written. If that fails, success becomes failure: the last save is missing."""
     try:
         persister.flush()
     except ElasticError as error:
@@ -169,7 +170,7 @@ def _with_checkpoint(result: Result, persister: StorageWriter) -> Result:
 
 
 def _failed(files: JobFiles, index: int, error: Exception) -> Result:
-    """The agent itself has failed: no exit code, so no rank is blamed for it."""
+    """The result of an agent that failed itself. Without an exit code, so that no rank is blamed."""
     what = f"the agent failed: {type(error).__name__}: {error}".rstrip(": ")
     text = f"{what} (its log is {files.node(index) / 'agent.log'})"
     trace = "".join(traceback.format_exception(error))[-20000:]

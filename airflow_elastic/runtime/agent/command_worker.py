@@ -1,4 +1,4 @@
-"""A worker whose ranks are started by somebody else's command: plain torchrun, accelerate, python."""
+"""A worker that runs the command of another launcher, such as torchrun or accelerate, which starts the ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.05
 
 
 def run_command(node: Worker) -> Result:
-    """Run the worker's command to its end; returns how that was. Raises Stopped."""
+    """Run the worker's command to its end. Returns how it ended. Raises Stopped."""
     members, meeting, _ = meet(node)
     rank = members.nodes.index(node.index)
     port = _command_port(node, meeting, lead=rank == 0)
@@ -40,9 +40,9 @@ def run_command(node: Worker) -> Result:
     command = find_launcher(spec.launcher).command(
         spec, Place(node.record.python, rank, len(members.nodes), meeting.addr, port)
     )
-    # What a plain script finds; torchrun and accelerate set it anew for each rank.
+    # For a plain script. torchrun and accelerate set their own values for each rank.
     world = {
-        "PYTHONUNBUFFERED": "1",  # where a command does not see to it itself
+        "PYTHONUNBUFFERED": "1",  # because not every command sets it
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(len(members.nodes)),
@@ -76,7 +76,7 @@ def run_command(node: Worker) -> Result:
 
 
 def _command_port(node: Worker, meeting: Meeting, *, lead: bool) -> int:
-    """A port for the command's own store: the meeting's is taken, by the store of the meeting."""
+    """A port for the command's own store, chosen by the lead. The port of the rendezvous is in use."""
     name = f"rendezvous/{node.generation:04d}.command.json"
     if lead:
         node.files.create(name, Meeting(meeting.addr, free_port()))
@@ -90,7 +90,7 @@ def _command_port(node: Worker, meeting: Meeting, *, lead: bool) -> int:
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
     """End the command and its session: SIGTERM, then after `patience` seconds SIGKILL.
 
-    Ranks in sessions of their own are the engine's to find.
+    The engine ends ranks that have sessions of their own.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -103,7 +103,7 @@ def _end(process: subprocess.Popen[bytes], patience: float) -> None:
 
 
 def _error(node: Worker, rank: int, code: int, log: Path) -> RankError:
-    """A command tells less than an agent: the end of its output is the evidence, unless a rank has left more."""
+    """How the command failed. Evidence is what a rank has recorded; else the end of the command's output."""
     kept = node.rank_error(rank, code)
     if kept.error is not None:
         return kept

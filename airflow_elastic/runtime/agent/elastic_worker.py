@@ -1,4 +1,4 @@
-"""A worker whose ranks are started anew, in place, when workers join or leave, and after a failure."""
+"""A worker that starts its ranks again in place: when workers join or leave, and after a failure."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often the agent looks for orders. That a rank has ended it sees at once.
+#: How often the agent looks for orders. It notices the end of a rank at once.
 ORDERS_SECONDS = 0.25
 
-#: So long after its ranks, once these train, a worker begins spares for the next ones; how often it looks after them.
+#: How long after the start of its ranks a worker starts new spares, once the ranks train; how often it checks them.
 BEGUN_SECONDS, SPARES_SECONDS = 10.0, 2.0
 
 #: How long a worker that is done waits for the others.
 EXIT_SECONDS = 60.0
 
-#: For so long an agent whose ranks have failed looks often for what follows; each look may cost a request.
+#: How long an agent whose ranks have failed looks often for the next generation. Each look may cost a request.
 EAGER_SECONDS = 10.0
 
-#: Of a worker's failed ranks so many are told of, with so much of their tracebacks.
-TOLD_ERRORS, TOLD_CHARACTERS = 2, 8000
+#: A failure report has at most so many ranks, with at most so many characters of their tracebacks.
+REPORTED_ERRORS, REPORTED_CHARACTERS = 2, 8000
 
 
 def run_elastic(node: Worker, spares: Spares, report: Callable[[], None]) -> Result:
-    """Run the worker to its end; returns how that was. Raises Stopped.
+    """Run the worker to its end. Returns how it ended. Raises Stopped.
 
     Args:
         node: the worker.
-        spares: its own.
-        report: writes down how far its ranks have come.
+        spares: its spares.
+        report: reports the progress of its ranks.
     """
     while True:
         try:
@@ -65,11 +65,11 @@ def run_elastic(node: Worker, spares: Spares, report: Callable[[], None]) -> Res
             node.files.look_anew()
             if not node.superseded():
                 raise
-            continue  # the lead has left this meeting for the next one, and has taken its store along
+            continue  # the lead went over to the next generation, and its store for this one ended
         if result.outcome == "succeeded" and node.replaced():
-            continue  # a peer has failed at its very end, and what the run makes of it needs all workers
-        if result.outcome != "failed" or not node.record.standby or not _told(node, result, report):
-            if node.finished and result.outcome == "failed":  # its ranks' exit codes alone are bad
+            continue  # a peer failed at its very end, and the next attempt needs all workers
+        if result.outcome != "failed" or not node.record.standby or not _reported(node, result, report):
+            if node.finished and result.outcome == "failed":  # only the ranks' exit codes are bad
                 with contextlib.suppress(Stopped):
                     keep_last(node)
             return result
@@ -77,19 +77,19 @@ def run_elastic(node: Worker, spares: Spares, report: Callable[[], None]) -> Res
             return result
 
 
-def _told(node: Worker, result: Result, report: Callable[[], None]) -> bool:
-    """Tell of the failure. Where that cannot be, the worker has to end: how it did so is seen by whoever watches."""
+def _reported(node: Worker, result: Result, report: Callable[[], None]) -> bool:
+    """Report the failure. Returns False if that fails: then the worker must end, so that the engine notices it."""
     node.standing_by = True
     errors = tuple(
-        replace(error, traceback=(error.traceback or "")[-TOLD_CHARACTERS:] or None)
-        for error in result.errors[:TOLD_ERRORS]
+        replace(error, traceback=(error.traceback or "")[-REPORTED_CHARACTERS:] or None)
+        for error in result.errors[:REPORTED_ERRORS]
     )
     worker = WorkerStatus(f"node-{node.index}", WorkerPhase.FAILED, errors=errors)
     trouble = RankTrouble(node.attempt, worker, node.step())
-    try:  # before anything else: which worker's word comes first decides what is taken for the cause
+    try:  # before anything else: the first report of a failure decides what counts as its cause
         Mailbox(node.store).post("failed", by=worker.name, ranks=trouble)
     except ElasticError as error:
-        log.warning("that its ranks have failed cannot be told, so the worker ends: %s", error)
+        log.warning("the failure of the ranks cannot be reported, so the worker ends: %s", error)
         return False
     report()
     node.files.stand_by(node.index, node.generation)
@@ -97,9 +97,9 @@ def _told(node: Worker, result: Result, report: Callable[[], None]) -> bool:
 
 
 def _stands_by(node: Worker) -> bool:
-    """Wait for new ranks; False where none were wanted for as long as a start may take. Raises Stopped.
+    """Wait for a new generation. Returns False if none begins within `health.start_seconds`. Raises Stopped.
 
-    What the ranks had saved is written first.
+    First writes the states that the ranks had saved.
     """
     if node.finished:
         keep_last(node)
@@ -111,7 +111,7 @@ def _stands_by(node: Worker) -> bool:
             raise Stopped
         waited = time.monotonic() - began
         if waited > node.record.spec.health.start_seconds:
-            log.warning("nobody has said what follows for %.0f s: the worker ends", waited)
+            log.warning("no new generation began within %.0f s of the failure: the worker ends", waited)
             return False
         time.sleep(node.files.standby_seconds)
         if waited < EAGER_SECONDS:
@@ -120,7 +120,7 @@ def _stands_by(node: Worker) -> bool:
 
 
 def _run_ranks(node: Worker, spares: Spares) -> Result:
-    """Run its ranks, in generation after generation, until they have ended."""
+    """Run its ranks, one generation after another, until they have ended."""
     spec = node.record.spec
     place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
     command = find_launcher(spec.launcher).command(spec, place)
@@ -141,7 +141,7 @@ def _run_ranks(node: Worker, spares: Spares) -> Result:
 
 
 def _watch(node: Worker, group: RankGroup, spares: Spares) -> Result | None:
-    """Wait for the end of ranks; None where they are to be started anew. Raises Stopped."""
+    """Wait for the end of the ranks. Returns None if they must start again in a newer generation. Raises Stopped."""
     began = looked = time.monotonic()
     while True:
         group.rest(ORDERS_SECONDS)
@@ -152,7 +152,7 @@ def _watch(node: Worker, group: RankGroup, spares: Spares) -> Result | None:
                 spares.begin()
         codes = group.codes
         if any(codes.values()):
-            # Those that end now are ended because of these.
+            # Ranks that end from now on are ended because of this failure, so they are not reported.
             return Result(
                 "failed", time.time(), errors=tuple(node.rank_error(*one) for one in codes.items() if one[1])
             )
@@ -165,12 +165,12 @@ def _watch(node: Worker, group: RankGroup, spares: Spares) -> Result | None:
 
 
 def _wait_for_the_others(node: Worker, members: Members, store: TCPStore) -> None:
-    """Stay until the others are done as well: what the first one of them opened, all of their ranks use.
+    """Wait until all workers are done, because their ranks use the store in the lead's agent.
 
-    Unless they are not: then the next attempt may begin in this job, and this worker is one of it.
+    Ends early if a newer generation begins: if another worker fails now, the next attempt needs this worker.
     """
     until, done = time.monotonic() + EXIT_SECONDS, [f"done/{index}" for index in members.nodes]
-    with contextlib.suppress(RuntimeError):  # torch's: the store is gone, and whoever opened it
+    with contextlib.suppress(RuntimeError):  # from torch: the lead is gone, with its store
         store.set(f"done/{node.index}", "")
         while not store.check(done) and time.monotonic() < until:
             if node.stop_at is not None or node.superseded():

@@ -1,8 +1,8 @@
-"""What elastic Horovod needs around it: hosts that are found, and that end when the driver does.
+"""Host discovery for elastic Horovod: the driver finds the workers, and they end when the driver does.
 
-`lead` listens, keeps a list of those who are connected, runs the driver, and tells them its exit code. `follow` runs an
-ssh server as long as the lead's connection stands. The discovery script prints the list: a worker that is gone is not
-in it, as its connection is not.
+`lead` accepts a connection from each worker, runs the driver, and sends its exit code to all. `follow` runs an ssh
+server while it is connected to the lead. The discovery script prints the connected workers, so one that is gone drops
+out of its list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONNECT_SECONDS = 120.0
 
 
 class Hosts:
-    """Who is there, as a file that the discovery script prints: `address:slots`, a line each."""
+    """The connected hosts, in a file that the discovery script prints: `address:slots`, one a line."""
 
     def __init__(self, folder: Path, own: str, slots: int) -> None:
         self._path, self._slots, self._lock = folder / "hosts", slots, threading.Lock()
@@ -36,13 +36,13 @@ class Hosts:
         self._write()
 
     def join(self, connection: socket.socket, address: str) -> None:
-        """Another worker has come."""
+        """Add a worker."""
         with self._lock:
             self._connected[connection] = address
             self._write()
 
     def leave(self, connection: socket.socket) -> None:
-        """It has gone."""
+        """Remove a worker."""
         with self._lock:
             self._connected.pop(connection, None)
             self._write()
@@ -50,8 +50,8 @@ class Hosts:
     def __len__(self) -> int:
         return 1 + len(self._connected)
 
-    def tell(self, code: int) -> None:
-        """Tell all how it ended."""
+    def send_exit_code(self, code: int) -> None:
+        """Send the driver's exit code to all workers."""
         with self._lock:
             for connection in self._connected:
                 with contextlib.suppress(OSError):
@@ -65,9 +65,9 @@ class Hosts:
 
 
 def lead(address: str, port: int, slots: int, hosts: int, command: list[str]) -> int:
-    """Run the driver once so many hosts are there; returns its exit code."""
+    """Run the driver once `hosts` hosts are connected. Returns its exit code."""
     with (
-        # Hosts that leave while it ends still write: what is left then is nothing but that.
+        # A host that leaves during the cleanup may still write its list here.
         tempfile.TemporaryDirectory(prefix="airflow-elastic-", ignore_cleanup_errors=True) as folder,
         socket.create_server(("", port)) as server,
     ):
@@ -81,7 +81,7 @@ def lead(address: str, port: int, slots: int, hosts: int, command: list[str]) ->
             time.sleep(0.05)
         words = [str(here.script) if word == DISCOVERY else word for word in command]
         code = _run(words)
-        here.tell(code)
+        here.send_exit_code(code)
         return code
 
 
@@ -96,19 +96,19 @@ def _keep(connection: socket.socket, address: str, hosts: Hosts) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     hosts.join(connection, address)
     with connection, contextlib.suppress(OSError):
-        connection.recv(1)  # it never says anything: this ends when it does
+        connection.recv(1)  # a follower sends nothing: this returns when its connection ends
     hosts.leave(connection)
 
 
 def follow(address: str, port: int, command: list[str]) -> int:
-    """Serve until the lead has ended; returns the exit code that it tells."""
+    """Run the ssh server until the lead ends. Returns the exit code that the lead sends, or 1 if it sends none."""
     with _connected(address, port) as connection, subprocess.Popen(command) as server:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             said = connection.makefile("rb").readline()
         finally:
             server.terminate()
-        return int(said) if said.strip() else 1  # the lead has gone without a word
+        return int(said) if said.strip() else 1
 
 
 def _connected(address: str, port: int) -> socket.socket:
@@ -133,7 +133,7 @@ def _run(command: list[str]) -> int:
 
 
 def main() -> int:
-    """Be one side."""
+    """Run the side that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("side", choices=("lead", "follow"))
     parser.add_argument("--lead", required=True)

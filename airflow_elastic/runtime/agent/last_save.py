@@ -1,4 +1,4 @@
-"""What training has saved last: in the agent's memory alone, and gone with it, until storage takes it."""
+"""Writes the last save of a complete training to storage. Until then it is only in the agent's memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long storage that has failed, or is full, is left alone: twice as long each time, up to this.
+#: The longest pause before storage that has failed, or is full, is tried again. The pauses double up to this.
 LONGEST_SECONDS = 30.0
 
 _LOOK_SECONDS = 0.25
 
 
 def keep_last(node: Worker) -> None:
-    """Write what a training that is complete has saved last; storage that is away, or full, is waited for.
+    """Write the last save of a complete training. If storage is out of reach, or full, try again for a while.
 
-    For half of `health.no_progress_seconds`: after all of it the controller would take the run to hang, and say so and
-    not why. Or until the worker is told to end, or to begin anew. That it could not be written is only logged: whoever
-    writes it next is told why.
+    At most for half of `health.no_progress_seconds`: after the full time the controller would report that the run
+    hangs, and not why. It also ends if the worker must end, or if a newer generation begins. A failure is only
+    logged here: the next flush tries again, and reports it.
 
     Raises:
-        Stopped: the worker is to end.
+        Stopped: the worker must end.
     """
 
     def rest(seconds: float) -> None:
@@ -49,20 +49,20 @@ def keep_last(node: Worker) -> None:
         wait=wait_exponential(max=min(LONGEST_SECONDS, patience / 4)),
         stop=lambda state: node.superseded() or too_long(state),
         sleep=rest,
-        before_sleep=_tell,
+        before_sleep=_log_failure,
         reraise=True,
     )
     try:
         insist(node.persist)
     except ElasticError as error:
-        log.warning("what training has saved last is not written: %s", error)
+        log.warning("the last save of the training is not written: %s", error)
 
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, StoreError) and not isinstance(error, StoreUnfit)
 
 
-def _tell(state: RetryCallState) -> None:
+def _log_failure(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     log.warning(
         "training is complete and its last state is not written; trying again in %.0f s: %s",

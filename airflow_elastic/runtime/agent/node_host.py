@@ -1,8 +1,8 @@
 """The node host of a run: `python -P -m airflow_elastic.runtime.agent.node_host STATE_FOLDER`.
 
-It imports torch once, then starts the agent of every worker that is wanted and was not started, by forking itself. What
-is wanted stands in files, so it may die at any time, and two of them cannot exist. It ends by itself when nothing has
-been running for a while.
+It imports torch once. Then it forks itself to start the agent of each wanted worker that has not been started. The
+wanted workers are in files, so it may die at any time, and another takes over. A lock keeps it the only one. It ends by
+itself when no agent has run for a while.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from airflow_elastic.adapters.host.processes import Process, readable
 from airflow_elastic.adapters.records.job_files import JobFiles
 
 IDLE_SECONDS = 60.0
-_LOOK_SECONDS = 2.0  # whoever wants a worker writes to the pipe: this is for one that could not
+_LOOK_SECONDS = 2.0  # a write to the pipe wakes it at once; this is for an engine that could not write
 
 
 def main(state: Path) -> None:
-    """Be the host of the run whose state lies in this folder, if there is none."""
-    if importlib.util.find_spec("torch") is None:  # while whoever started us still listens
+    """Run the host of the run with this state folder, unless there is one."""
+    if importlib.util.find_spec("torch") is None:  # before the fork, so that the engine gets the message
         sys.exit("No module named 'torch'")
     registered, ready = os.pipe()
-    if (
-        os.fork()
-    ):  # whoever started us waits for this process only, and goes on when the other one can be found
+    # The engine waits for the parent only. The parent ends when the child has registered.
+    if os.fork():
         os.close(ready)
         os.read(registered, 1)
         os._exit(0)
@@ -52,10 +51,10 @@ def main(state: Path) -> None:
     JobFiles(state).write("host.json", Process.of(os.getpid()))
     os.close(ready)
 
-    gc.disable()  # it would look through what is imported again and again: a sixth of the time
-    from airflow_elastic.runtime.agent.agent import run_agent  # imports torch, which is what takes time
+    gc.disable()  # during imports it takes a sixth of the time, and finds nothing to free
+    from airflow_elastic.runtime.agent.agent import run_agent  # imports torch, which takes most of the time
 
-    gc.freeze()  # what is imported stays shared with every agent
+    gc.freeze()  # keeps the memory of the imports shared with every agent
     gc.enable()
     children: dict[int, tuple[JobFiles, int]] = {}
     busy_at = time.monotonic()
@@ -75,7 +74,7 @@ def main(state: Path) -> None:
 
 
 def _wanted(state: Path, started: set[tuple[JobFiles, int]]) -> list[tuple[JobFiles, int]]:
-    """Workers of jobs that are not closed, in their newest generation, that nobody has started."""
+    """Workers in the newest generation of each open job that have not been started."""
     busy = {(files.folder, index) for files, index in started}
     found = []
     for path in state.glob("*/job.json"):
@@ -110,7 +109,7 @@ def _reap(children: dict[int, tuple[JobFiles, int]]) -> None:
             return
         files, index = children.pop(pid, (None, 0))
         if files is not None:
-            # One that died before it could register is registered now, as dead: a worker has one life.
+            # An agent that died before it could register is registered as dead: a worker is started only once.
             files.create(f"node-{index}/agent.json", Process(pid, 0))
 
 

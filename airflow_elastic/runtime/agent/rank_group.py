@@ -1,6 +1,6 @@
 """The rank processes of one worker in one generation: started together, watched, and ended together.
 
-What they find in their environment is what torchrun gives its ranks, so that any script of torch's runs unchanged.
+Their environment is the one that torchrun gives its ranks, so any script for torchrun runs unchanged.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long ranks may take to be gone after they were killed: what they held on a GPU takes its time.
+#: How long ranks may take to be gone after SIGKILL: the driver takes time to free their GPU memory.
 GONE_SECONDS = 30.0
 
 _LOOK_SECONDS = 0.02
 
 
 def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[dict[str, str]]:
-    """What the ranks of a worker find in their environment, each in its own."""
+    """The environment of each rank of a worker."""
     procs, workers = node.record.spec.workers.procs, len(members.nodes)
     group, world, restarts = members.nodes.index(node.index), str(procs * workers), node.attempt - 1
     alike = {
         **os.environ,
-        # The generation's store: it is fresh, so there are no keys of former ones in it.
+        # Ranks use the agent's store of this generation. It is new, so it has no keys of earlier generations.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **node.environment(),
@@ -53,7 +53,8 @@ def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[
         "ROLE_WORLD_SIZE": world,
         "TORCHELASTIC_RUN_ID": node.record.name,
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
-        # The run's own budget decides. Restarts that cost nothing of it, after a preemption, are counted above, too.
+        # Only for information: the run's own budget decides. The count above includes restarts that are free of charge,
+        # such as after a preemption.
         "TORCHELASTIC_MAX_RESTARTS": str(max(node.record.spec.restart.backoff_limit, restarts)),
     }
     return [
@@ -69,16 +70,16 @@ def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[
 
 
 class RankGroup:
-    """Ranks, from the start of the first to the end of the last.
+    """The ranks, from the start of the first to the end of the last.
 
-    Between looks it rests on their pidfds: looking often takes time from training where every processor is in use, and
-    looking seldom finds out late.
+    It waits on their pidfds: frequent polling would take processor time from training, and rare polling would notice
+    the end of a rank late.
 
     Args:
         node: the worker.
-        command: of each rank.
-        environments: of each rank.
-        spares: those of the worker.
+        command: the command of each rank.
+        environments: the environment of each rank.
+        spares: the worker's spares.
     """
 
     def __init__(
@@ -115,24 +116,24 @@ class RankGroup:
         self._end()
 
     def rest(self, seconds: float) -> None:
-        """Wait until one of them ends, at most so long."""
+        """Wait until a rank ends, at most for `seconds`."""
         for descriptor, _ in self._alive.poll(seconds * 1000):
             self._let_go(descriptor)
 
     @property
     def codes(self) -> dict[int, int]:
-        """How those ranks have ended that have: exit codes, negative for signals."""
+        """The exit codes of the ranks that have ended, negative for signals."""
         found = {rank: process.poll() for rank, process in self._ranks.items()}
         return {rank: code for rank, code in found.items() if code is not None}
 
     @property
     def succeeded(self) -> bool:
-        """Whether all of them have."""
+        """Whether all ranks have ended with exit code 0."""
         return [*self.codes.values()] == [0] * len(self._environments)
 
     def _start(self, rank: int, environment: dict[str, str]) -> None:
         output = self._node.logs / layout.rank_log(self._node.generation, rank)
-        # As torchrun's ranks have it, in their arguments.
+        # torchrun replaces this in arguments, too.
         command = [word.replace("${local_rank}", environment["LOCAL_RANK"]) for word in self._command]
         spare = self._spares.become(command, environment, output)
         self._warm += spare is not None
@@ -143,9 +144,9 @@ class RankGroup:
         self._pidfds.add(descriptor)
 
     def _end(self) -> None:
-        """End them and what they have started, and see them gone: others need their memory.
+        """End the ranks and the processes that they have started, and wait until they are gone and free their memory.
 
-        Those that do not heed SIGTERM are killed soon, so that they never keep an attempt from ending.
+        SIGTERM first, then SIGKILL after `node.patience`, so that no rank can keep an attempt from ending.
         """
         self._node.processes = {}
         if set(self.codes) != set(self._ranks):
@@ -161,7 +162,7 @@ class RankGroup:
             self._let_go(descriptor)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the whole session of each, whatever it has left there."""
+        """Send a signal to the process group of each rank, which may outlive the rank."""
         for process in self._ranks.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

@@ -1,9 +1,9 @@
-"""Rendezvous by generation: the ranks of a job meet when, and as, the engine says.
+"""Rendezvous by generation: the engine decides which workers meet, and when.
 
-torch's own rendezvous finds out by waiting who is there, which costs 30 s of "last call" whenever fewer than the most
-workers come, and keeps one store over all restarts, whose old keys make a restart fail now and then. Here no quorum
-has to be found: the engine alone makes the list of a generation's workers beforehand. All of them come. The first one
-opens a fresh store on a free port, and there they meet.
+torch's own rendezvous waits to find out which workers are there. That costs 30 s of "last call" whenever fewer than the
+maximum come. It also keeps one store over all restarts, and old keys in it sometimes make a restart fail. Here the
+engine lists the workers of a generation beforehand, so no quorum is needed. All of them come, and the first one opens a
+new store on a free port for them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
     from airflow_elastic.runtime.agent.worker import Worker
 
-#: How long workers may take that were there a moment ago, beside their grace: one of them may have gone since.
+#: How long to wait for workers that already ran in the generation before, in addition to twice the grace period.
 REJOIN_SECONDS = 60.0
 
-#: How often workers look whether all of them have come.
+#: How often workers check whether all of them have come.
 _POLL_SECONDS = 0.005
 
 _STORE_TIMEOUT = timedelta(seconds=300)
 
 
 class LeftGeneration(Exception):
-    """This worker is not among those that train."""
+    """This worker is not a member of the newest generation, or the training is finished."""
 
 
 class WorkersMissing(Exception):
@@ -49,28 +49,28 @@ class WorkersMissing(Exception):
 def meet(
     node: Worker, prepare: Callable[[Members, TCPStore], bool] = lambda members, store: True
 ) -> tuple[Members, Meeting, TCPStore]:
-    """Come to the newest generation and wait until all its workers have come.
+    """Join the newest generation and wait until all its workers have come.
 
-    A worker that came too late for it waits for the next one. Its first worker opens a store on a free port and says
-    where; all others connect, and each leaves its name there.
+    A worker that is too late for it waits for the next one. The first worker of the generation opens a store on a free
+    port and publishes the address. The others connect, and each sets a key for itself.
 
     Args:
         node: this worker.
-        prepare: what each of them does when all have come, before it is said that the generation begins; answers False
-            where that was cut short, as the worker is to end or there is a newer generation.
+        prepare: called on each worker when all have come, before the start of the generation is recorded. Returns False
+            if it was interrupted, because the worker must end or a newer generation has begun.
 
     Returns:
-        Its members, where they meet, and the store.
+        The members of the generation, the address of its store, and the store.
 
     Raises:
-        Left: this worker is not in the newest generation, or the job is done without it.
-        NotAllCame: somebody did not come within the time a start may take, once nothing held it up.
-        Stopped: the worker was told to end.
+        LeftGeneration: this worker is not in the newest generation, or the others have finished the training.
+        WorkersMissing: a worker did not come within `health.start_seconds`, although it could start.
+        Stopped: the worker must end.
     """
     newest, health = node.files.newest_members(), node.record.spec.health
     seconds = health.start_seconds
     if newest is not None and _all_were_there(node, newest):
-        # They have their ranks to end, and a state to write.
+        # They only have to end their ranks and write a state.
         seconds = min(seconds, REJOIN_SECONDS + 2 * health.grace_seconds)
     patience = RendezvousTimeout(node.store, attempt_of(node.record, newest), seconds)
     while True:
@@ -94,9 +94,8 @@ def meet(
         while _goes_on(node, members, patience):
             if store.check(everybody):
                 is_lead = node.index == members.nodes[0]
-                if (
-                    is_lead and members.attempt is not None
-                ):  # all have written what they had saved of the one before
+                # By now all workers have written what they had saved in the attempt before.
+                if is_lead and members.attempt is not None:
                     raise_fence(node.store, members.attempt)
                 if not prepare(members, store):
                     continue
@@ -114,7 +113,7 @@ def meet(
 
 
 def _stand_by(node: Worker, members: Members) -> None:
-    """Wait for the generation after one that could not wait for this worker."""
+    """Wait for the next generation: this one began without this worker."""
     while not node.files.superseded(members.generation):
         _still_wanted(node, members)
         time.sleep(node.files.poll_seconds)
@@ -131,7 +130,7 @@ def _join(node: Worker, members: Members, patience: RendezvousTimeout) -> tuple[
     while _goes_on(node, members, patience):
         meeting = node.files.meeting(members.generation)
         if meeting is not None:
-            with contextlib.suppress(DistNetworkError, DistStoreError):  # not yet reachable, or gone again
+            with contextlib.suppress(DistNetworkError, DistStoreError):  # not reachable yet, or no longer
                 store = TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=5))
                 store.set_timeout(_STORE_TIMEOUT)
                 return meeting, store
@@ -140,7 +139,7 @@ def _join(node: Worker, members: Members, patience: RendezvousTimeout) -> tuple[
 
 
 def _goes_on(node: Worker, members: Members, patience: RendezvousTimeout) -> bool:
-    """Whether to go on waiting for this generation's workers; False where there is a newer generation."""
+    """Whether to go on waiting for this generation's workers. False if there is a newer generation."""
     _still_wanted(node, members)
     if node.superseded():
         return False
@@ -150,29 +149,29 @@ def _goes_on(node: Worker, members: Members, patience: RendezvousTimeout) -> boo
 
 
 def _still_wanted(node: Worker, members: Members) -> None:
-    """Raise what ends a worker that waits: it is to end, or the others were done without it."""
+    """Raise an error if this worker need not wait: it must end, or the others have finished without it."""
     if node.stop_at is not None or node.files.closed:
         raise Stopped
     if _done_without_us(node, members):
         if _rejoined(node, members):
-            raise WorkersMissing(f"workers that were to begin attempt {node.attempt} in this job have ended")
+            raise WorkersMissing(f"workers that attempt {node.attempt} was waiting for have ended")
         raise LeftGeneration("the other workers have finished the training")
 
 
 def _rejoined(node: Worker, members: Members) -> bool:
-    """Whether a generation begins an attempt in the job of the one before."""
+    """Whether a generation begins a new attempt in the job of the attempt before."""
     before = node.files.members(members.generation - 1)
     return before is not None and attempt_of(node.record, before) < attempt_of(node.record, members)
 
 
 def _all_were_there(node: Worker, members: Members) -> bool:
-    """Whether it does, and all its workers were there a moment ago: none of them comes in the place of another."""
+    """Whether it begins a new attempt, and all its workers were in the generation before: none is a replacement."""
     before = node.files.members(members.generation - 1)
     return before is not None and _rejoined(node, members) and set(members.nodes) <= set(before.nodes)
 
 
 def _done_without_us(node: Worker, members: Members) -> bool:
-    """Whether a worker that was to come has finished instead: training ended while a scale step was under way."""
+    """Whether another member has finished instead of joining: training ended during a scale step."""
     others = (node.files.result(other) for other in members.nodes if other != node.index)
     return any(result is not None and result.outcome == "succeeded" for result in others)
 

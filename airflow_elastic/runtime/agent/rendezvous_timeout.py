@@ -1,4 +1,4 @@
-"""How long a worker waits for the others of its generation: not by their machines' delay, but by their own."""
+"""How long a worker waits for the others of its generation. Time that they wait for a machine does not count."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from airflow_elastic.adapters.records.reports import read_wait
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec.errors import StoreError
 
-#: How often it is looked whether any of them still waits for its start, at least; ten times within the limit.
+#: The longest time between two checks whether a worker still waits for its start. At least ten within the limit.
 _LOOK_SECONDS = 30.0
 
 
 class RendezvousTimeout:
     """Runs out after some time in which no worker was seen to wait for a queue, a machine or its image.
 
-    Where a cluster has room for some of the workers only, the first ones may stand here for a day. Giving up would
-    cost a restart each time, after which the next attempt meets the same.
+    If a cluster has room for only some of the workers, the first ones may wait for a day. To give up would cost a
+    restart, and the next attempt would wait again.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         attempt: number of the attempt.
-        seconds: how long the others may take once they could start.
-        clock: seconds, monotonic.
+        seconds: how long the others may take once they can start.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RendezvousTimeout:
 
     @property
     def over(self) -> bool:
-        """Whether the others have had their time."""
+        """Whether the time of the others has run out."""
         now = self._clock()
         if now - self._looked_at >= min(_LOOK_SECONDS, self._seconds / 10):
             self._looked_at = now
@@ -45,5 +45,5 @@ class RendezvousTimeout:
     def _others_wait(self) -> bool:
         try:
             return read_wait(self._store, self._attempt) is not None
-        except StoreError:  # nobody can be seen to wait, nor to come
+        except StoreError:  # it is not known whether they wait or come
             return True

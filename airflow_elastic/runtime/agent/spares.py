@@ -1,11 +1,11 @@
-"""Processes that have imported torch before they are wanted, and become ranks when they are told who to be.
+"""Spare processes: they import torch ahead of time, and become ranks when they get an order.
 
-Most of what a restart costs a script is Python importing torch, and what torch imports with its first optimizer. A
-worker with a spare for each of its ranks has that behind it: its next ranks begin where the script does.
+Most of a restart's time goes into importing torch, and the modules that torch imports with its first optimizer. A
+worker with a spare for each rank has done that already: its next ranks begin with the script.
 
-A spare is an ordinary child of the agent, and no fork of something that has threads. It ends when the agent does, as
-it reads the end of its standard input then. It gives way: it is not begun where memory is scarce, and ended where it
-becomes so. Nothing depends on it: a rank without a spare is started afresh.
+A spare is an ordinary child of the agent, not a fork of a process with threads. It ends with the agent, because its
+standard input ends then. It is not started if memory is scarce, and is ended when memory becomes scarce. It is
+optional: a rank without a spare starts in a new process.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What stays free for the ranks, whatever spares take; and what each of these takes beside the libraries it shares.
+#: Memory that must stay free for the ranks; and the memory of one spare, without the libraries that it shares.
 KEEP_BYTES, EACH_BYTES = 1 << 30, 1 << 29
 
-#: What a spare is called once it has imported what it is to.
+#: The process name of a spare that has done its imports.
 WAITING = "spare"
 
 _GONE_SECONDS = 1.0
 
 _THREADS = "OMP_NUM_THREADS"
 
-#: How likely the kernel takes a process where memory runs out. Nobody needs rights to go back to what it was.
+#: How likely the kernel kills a process when memory runs out. Restoring the former value needs no special rights.
 _SCORE = Path("/proc/self/oom_score_adj")
 
 
 class Spares:
-    """The spares of one worker. Nothing here raises an error: whatever is wrong, ranks will meet it, and tell.
+    """The spares of one worker. Raises no errors: a rank will run into the same problem, and report it.
 
     Args:
-        node: the worker, before its process goes to the run's working folder.
+        node: the worker. Its process must not have changed to the run's working folder yet.
     """
 
     def __init__(self, node: Worker) -> None:
@@ -62,7 +62,7 @@ class Spares:
         self._given_way = False
 
     def begin(self) -> None:
-        """Have one for each rank, where there is memory for that, unless they have been begun or had to give way."""
+        """Start one for each rank if there is memory for it. Not again, and not after memory became scarce."""
         procs, free = self._node.record.spec.workers.procs, free_bytes()
         need = KEEP_BYTES + procs * self._node.neighbours * EACH_BYTES
         if self._waiting or self._given_way or (free is not None and free < need):
@@ -88,10 +88,10 @@ class Spares:
         return launcher.spare(spec, self._node.record.python) if launcher.spare else []
 
     def look(self) -> None:
-        """End them where memory has become scarce, and leave those that are dead."""
+        """Drop spares that are dead, and end the others if memory has become scarce."""
         alive = [spare for spare in self._waiting if spare.poll() is None]
         if len(alive) < len(self._waiting):
-            self._node.count_kills()  # the kernel may have killed it for memory, and not a rank
+            self._node.count_kills()  # the kernel may have killed a spare, which is no sign against a rank
         self._waiting, free = alive, free_bytes()
         if self._waiting and free is not None and free < KEEP_BYTES:
             log.info(
@@ -103,22 +103,22 @@ class Spares:
     def become(
         self, command: Sequence[str], environment: dict[str, str], output: Path
     ) -> subprocess.Popen[bytes] | None:
-        """Have one become a rank; None where there is none.
+        """Turn a spare into a rank. Returns None if there is no spare.
 
         Args:
-            command: of the rank.
-            environment: all of the rank's.
-            output: the file that gets what it prints.
+            command: command of the rank.
+            environment: complete environment of the rank.
+            output: file for its output.
         """
         order = {"command": command, "environment": environment, "output": str(output)}
         while self._waiting:
             spare = self._waiting.pop()
-            if _told(spare, json.dumps(order).encode() + b"\n"):
+            if _send_order(spare, json.dumps(order).encode() + b"\n"):
                 return spare
         return None
 
     def end(self) -> None:
-        """End those that wait."""
+        """End all spares."""
         for spare in self._waiting:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(spare.pid, signal.SIGKILL)
@@ -130,8 +130,8 @@ class Spares:
         self._waiting = []
 
 
-def _told(spare: subprocess.Popen[bytes], order: bytes) -> bool:
-    """Whether it lives, and has been told."""
+def _send_order(spare: subprocess.Popen[bytes], order: bytes) -> bool:
+    """Send a spare its order. Returns False if the spare is dead."""
     if spare.stdin is None:
         return False
     try:
@@ -149,23 +149,23 @@ def _told(spare: subprocess.Popen[bytes], order: bytes) -> bool:
 
 
 def stand_by() -> list[str]:
-    """Be a spare: import ahead, and wait to be told who to be; returns the arguments of `start_rank.py`.
+    """Run as a spare: import ahead, and wait for an order. Returns the arguments of `start_rank.py`.
 
-    Where what was imported is of no use to the rank, it starts afresh instead, and this does not return.
+    If the rank cannot use the imports, it starts as a new program instead, and this does not return.
     """
     threads, score = os.environ.get(_THREADS), _first_to_die()
-    told = _Orders()
+    order = _Order()
     imported = _imported()
     be_called(WAITING)
-    command = told.wait()
+    command = order.wait()
     _set_score(score)
-    if not imported or os.environ.get(_THREADS) != threads:  # which libraries read when they are imported
-        os.execve(command[0], command, os.environ)  # noqa: S606 - ourselves
+    if not imported or os.environ.get(_THREADS) != threads:  # libraries read it when they are imported
+        os.execve(command[0], command, os.environ)  # noqa: S606 - the rank's own command
     return command[command.index("--") :]
 
 
-class _Orders:
-    """Who to be. What it prints goes where a rank's output does from the moment it is told, imported or not."""
+class _Order:
+    """The order to become a rank, read by a thread. From then on the output goes to the rank's log, imported or not."""
 
     def __init__(self) -> None:
         self._said = os.memfd_create("said")
@@ -175,7 +175,7 @@ class _Orders:
         self._thread.start()
 
     def wait(self) -> list[str]:
-        """Wait for it; the rank's command. Its environment is this process's then."""
+        """Wait for the order, take over the rank's environment, and return its command."""
         self._thread.join()
         os.environ.clear()
         os.environ.update(self._order["environment"])
@@ -183,16 +183,16 @@ class _Orders:
         return command
 
     def _read(self) -> None:
-        told = sys.stdin.buffer.readline()
-        if not told.endswith(b"\n"):  # whoever would have told is gone
+        order = sys.stdin.buffer.readline()
+        if not order.endswith(b"\n"):  # the agent is gone
             os._exit(0)
-        self._order = json.loads(told)
+        self._order = json.loads(order)
         with open(self._said, "rb") as said, open(self._order["output"], "wb") as output:
             said.seek(0)
             shutil.copyfileobj(said, output)
             output.flush()
             _print_to(output.fileno())
-        with open(os.devnull, "r+b", buffering=0) as nothing:  # as a rank that is started afresh has it
+        with open(os.devnull, "r+b", buffering=0) as nothing:  # as for a rank that starts without a spare
             os.dup2(nothing.fileno(), 0)
 
 
@@ -202,13 +202,14 @@ def _print_to(descriptor: int) -> None:
 
 
 def _imported() -> bool:
-    gc.disable()  # it would look through what is imported again and again: a sixth of the time
+    """Import what ranks need. Returns whether that succeeded."""
+    gc.disable()  # during imports it takes a sixth of the time, and finds nothing to free
     try:
         import torch
 
-        # Most of what scripts want of torch comes with it.
+        # It imports most of the torch modules that scripts use.
         importlib.import_module("airflow_elastic.runtime.session.session")
-        torch.optim.SGD([torch.zeros(1)], lr=0.1)  # with its first optimizer torch imports as much again
+        torch.optim.SGD([torch.zeros(1)], lr=0.1)  # with its first optimizer, torch imports as much again
     except Exception:
         return False
     finally:
@@ -217,7 +218,7 @@ def _imported() -> bool:
 
 
 def _first_to_die() -> str | None:
-    """Where memory runs out, nothing of value is lost with a spare; returns what was before."""
+    """Make the kernel kill this spare first when memory runs out. Returns the former score."""
     with contextlib.suppress(OSError):
         before = _SCORE.read_text()
         _set_score("1000")

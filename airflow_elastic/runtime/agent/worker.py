@@ -1,4 +1,4 @@
-"""One worker, seen from inside its agent: its ranks' pages, and the orders to it (SIGTERM is one: save, and end)."""
+"""The state of one worker in its agent: the pages of its ranks, and the orders that it has got."""
 
 from __future__ import annotations
 
@@ -42,44 +42,44 @@ LOCALHOST = "127.0.0.1"
 
 
 def _name(generation: int) -> str:
-    """What names of files begin with that are of a generation's ranks."""
+    """Prefix of the file names of a generation's ranks."""
     return f"g{generation:04d}"
 
 
 def _have_saved(pages: Iterable[Page]) -> bool:
-    """Whether ranks have done all that they were to, and wait to be ended, or need not be."""
+    """Whether all these ranks have saved and wait to be ended, or have finished the training."""
     return all(one.words[shared_page.PARKED] or one.words[shared_page.FINISHED] for one in pages)
 
 
 class Stopped(Exception):
-    """The agent was told to end, and its ranks have saved, or have had their time to."""
+    """The worker ends: its ranks have saved, or their time for that has run out."""
 
 
 @dataclass
 class Worker:
-    """A worker: a process of this machine, or a pod.
+    """A worker: a process on this machine, or a pod.
 
     Attributes:
         files: the job's folder.
         record: the job.
         index: number of this worker.
-        store: where the run lies.
-        members: the workers of the generation that its ranks belong to.
+        store: where the run is stored.
+        members: the workers of the generation that its ranks belong to; None before the first.
         address: where other workers reach this one.
-        meeting_store: the store of the generation's meeting, where the workers tell their lead how they are.
-        stop_at: when it was told to end, on the monotonic clock; None while it was not.
+        meeting_store: the store of the generation's rendezvous, through which workers report to their lead.
+        stop_at: when it got the order to end, on the monotonic clock; None until then.
         slots: the memory that its ranks save into.
-        persist: writes what they have saved to storage.
-        keeper: keeps what its neighbour has staged; None where workers do not keep each other's states.
-        neighbour: who keeps what it has staged, in its generation; None where nobody does.
-        lender: lends what it has in memory to others' ranks; None where workers do not keep each other's states, or
-            storage is as near.
-        disk: what its machine has of the run on its own disk; None where workers do not use that.
-        shortage: sees whether memory is short.
-        processes: of its ranks, by global rank; where a launcher starts these itself, of the launcher.
-        keep_logs: notes where they have written, for whoever copies it to the run's storage where that is elsewhere.
-        unattended: why it ends without having been told to; None where it does not.
-        standing_by: whether its ranks have failed, and it waits to be told to start new ones.
+        persist: writes their saves to storage.
+        keeper: the memory for another worker's states; None if workers do not keep each other's states.
+        neighbour: the worker that keeps this one's states in its generation; None if there is none.
+        lender: serves the states in memory to other workers' ranks; None if workers do not keep each other's states,
+            or if storage is as near.
+        disk: the run's copies on the disk of this machine; None if workers do not use it.
+        shortage: observes whether memory is short.
+        processes: the processes of its ranks, by global rank. If a launcher starts the ranks, that of the launcher.
+        keep_logs: notes where its ranks write their logs, which a thread copies to storage.
+        unattended: why it ends without an order; None if it does not.
+        standing_by: whether its ranks have failed, and it waits for a generation with new ones.
     """
 
     files: JobFiles
@@ -111,7 +111,7 @@ class Worker:
 
     @property
     def logs(self) -> Path:
-        """The folder that ranks write their output to: in the run itself where that is a folder."""
+        """The folder for the output of ranks: in the run itself if that is a folder, else in the job's folder."""
         folder = self.store.local_path(
             layout.attempt_logs(self.attempt).rstrip("/")
         ) or self.files.folder / "logs" / str(self.attempt)
@@ -124,7 +124,7 @@ class Worker:
         return self.files.node(self.index) / _name(self.generation)
 
     def rank_logs(self) -> list[Path]:
-        """The output of this worker's own ranks in its generation."""
+        """The log files of this worker's ranks in its generation."""
         if self.members is None or self.index not in self.members.nodes:
             return []
         procs = self.record.spec.workers.procs
@@ -133,7 +133,7 @@ class Worker:
         return [path for path in paths if path.exists()]
 
     def environment(self) -> dict[str, str]:
-        """What every rank of this worker finds in its environment, beside what its launcher sets."""
+        """The environment of this worker's ranks, without the variables that the launcher sets."""
         spec, record = self.record.spec, self.record
         from_files = {s.name: Path(s.key).read_text().strip() for s in spec.secrets if s.source == "file"}
         user = self.store.local_path("user")
@@ -161,16 +161,16 @@ class Worker:
 
     @property
     def neighbours(self) -> int:
-        """How many workers, with this one, share what this one has: those of the local engine, the machine."""
+        """How many workers share this one's processors and memory, itself included. With the local engine: all."""
         members = self.members or self.files.newest_members()
         return len(members.nodes) if members and self.address == LOCALHOST else 1
 
     @cached_property
     def run(self) -> str:
-        """Which run this worker was started for: another one may begin where it lay.
+        """Identity of the run that this worker was started for: another run may begin later at the same URI.
 
         Raises:
-            StoreError: storage is out of reach, and it has not been read before.
+            StoreError: storage is out of reach, and the identity has not been read before.
         """
         return journal.identity(self.store)
 
@@ -181,25 +181,25 @@ class Worker:
 
     @property
     def attempt(self) -> int:
-        """Number of the run's attempt that its ranks belong to."""
+        """Number of the attempt that its ranks belong to."""
         return attempt_of(self.record, self.members)
 
     @property
     def follows_its_own(self) -> bool:
-        """Whether its attempt has had ranks before those of this generation."""
+        """Whether the generation before belongs to the same attempt."""
         former = self.files.members(self.generation - 1) if self.generation > 1 else None
         return former is not None and attempt_of(self.record, former) == self.attempt
 
     @property
     def is_lead(self) -> bool:
-        """Whether it speaks for all workers."""
+        """Whether it is the first worker of the newest generation, which reports for all."""
         members = self.files.newest_members()
         return members is not None and members.nodes[0] == self.index
 
     # -- orders --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Note that the worker is to end."""
+        """Note that the worker must end."""
         self.stop_at = self.stop_at or time.monotonic()
 
     def superseded(self) -> bool:
@@ -207,20 +207,20 @@ class Worker:
         return self.files.superseded(self.generation)
 
     def replaced(self) -> bool:
-        """Whether its ranks' attempt has failed, and another one begins in its place: nothing more is to be saved."""
+        """Whether another attempt begins in place of its ranks' failed one: then nothing more must be saved."""
         return attempt_of(self.record, self.files.newest_members()) > self.attempt
 
     def parked(self) -> bool:
-        """Have the ranks finish their step and save; whether they have, or have had all the time they get.
+        """Ask the ranks to finish their step and save. Returns whether they have, or whether their time has run out.
 
-        Ranks that do not use our runtime are not waited for: they cannot know. Nor are those whose attempt has failed,
-        or that have lost a peer, where that is known here: they cannot finish a step, and what is kept here is to be
-        written.
+        It does not wait for ranks that do not use this runtime, because they do not know of the order. Nor does it wait
+        if their attempt has failed or a peer is known to be lost, because they cannot finish a step. If a peer is lost,
+        its states that are kept here are written.
         """
         if self.replaced() or self._has_failed():
             return True
         if self.keeper is not None and self.keeper.is_surely_lost:
-            self.flush()  # others may go on without that worker, in the same attempt
+            self.flush()  # the others may go on in the same attempt without that worker
             return True
         self._park_at = self._park_at or time.monotonic()
         pages = [Page(path) for path in self.pages()]
@@ -235,24 +235,22 @@ class Worker:
                 one.close()
         waited, grace = time.monotonic() - self._park_at, self.record.spec.health.grace_seconds
         if waited > grace / 2 and not self._half_over:
-            self._half_over = (
-                True  # they may hang: what they have saved before is written while there is time
-            )
-            self.flush()
+            self._half_over = True
+            self.flush()  # the ranks may hang: write their earlier saves while there is time
         return waited > grace
 
     def _has_failed(self) -> bool:
-        """Whether this worker is to end because its attempt has failed, and not to save and leave."""
+        """Whether this worker must end because its attempt has failed. Then it need not save first."""
         if self._failed is None and self.stop_at is not None:
             try:
                 self._failed = read_orders(self.store, self.attempt).failed is True
             except StoreError as error:
-                log.warning("why this worker is to end cannot be read: %s", error)
+                log.warning("the reason why this worker must end cannot be read: %s", error)
                 self._failed = False
         return self._failed is True
 
     def flush(self) -> None:
-        """Have what the ranks have saved written to storage, before anything follows that builds on it."""
+        """Write the ranks' saves to storage, before a later step needs them. A failure is only logged."""
         try:
             self.persist()
         except ElasticError as error:
@@ -262,9 +260,9 @@ class Worker:
     def patience(self) -> float:
         """Seconds that ranks get between SIGTERM and SIGKILL.
 
-        Those that use our runtime have saved by then. Others are to save now, when they were told to leave; after a
-        failure nothing of theirs is worth waiting for, and a rank that is blocked in a collective cannot even run a
-        signal handler.
+        Ranks that use this runtime have saved before SIGTERM. Others get the grace period to save, if they must leave.
+        After a failure there is nothing to wait for: a rank that is blocked in a collective cannot even run a signal
+        handler.
         """
         leaving = (self.stop_at is not None and not self._has_failed()) or (
             self.superseded() and not self.replaced()
@@ -276,21 +274,21 @@ class Worker:
         if attempt_of(self.record, members) > self.attempt:
             if self.keeper is not None:
                 self.keeper.without(members.all)
-            self.flush()  # while it still is that attempt's: the one that begins builds on it
+            self.flush()  # as part of the old attempt, because the new one goes on from these saves
             self.keep_logs()
             if self.keeper is not None and self.keeper.lost is not None:
-                self.flush()  # it may have been lost meanwhile, or storage have failed
+                self.flush()  # again: the peer may have been lost meanwhile, or storage may have failed
         self.files.forget_fetched(f"node-{self.index}")
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self.count_kills()
 
     def count_kills(self) -> None:
-        """Whom the kernel has killed for memory until now was none of the ranks."""
+        """Note how many processes the kernel has killed for memory so far: none of them was one of these ranks."""
         self._oom_kills = out_of_memory_kills()
         self.shortage.begin()
 
     def order_saves(self, count: int) -> None:
-        """Tell the ranks how many orders to save there have been."""
+        """Write into the ranks' pages how many orders to save there have been."""
         self.tell_ranks({shared_page.SAVE: count})
 
     def tell_ranks(self, words: Mapping[int, float]) -> None:
@@ -302,15 +300,15 @@ class Worker:
             one.close()
 
     def tell_unsaved(self, step: int, reason: str) -> bool:
-        """Tell the controller that a state is not where it should be by now; returns whether that could be told."""
+        """Report to the controller that a state could not be stored. Returns whether the report was stored."""
         return self._tell_trouble("unsaved", step, reason)
 
     def tell_unpruned(self, step: int, reason: str) -> None:
-        """Tell the controller why nothing was removed: the run may have nothing whole but what is old."""
+        """Report to the controller why no checkpoint was removed: perhaps only old ones are undamaged."""
         self._tell_trouble("unpruned", step, reason)
 
     def tell_refused(self, step: int, reason: str) -> None:
-        """Tell the controller of a copy of a state that is not what was saved."""
+        """Report to the controller that a copy of a state is damaged, and so is not used."""
         log.warning("a copy of checkpoint %d is not used: %s", step, reason)
         self._tell_trouble("refused", step, reason)
 
@@ -319,25 +317,23 @@ class Worker:
         try:
             Mailbox(self.store).post(kind, by=f"node-{self.index}", checkpoint=trouble)
         except ElasticError as error:
-            log.warning("that checkpoint %d is %s cannot be told either: %s", step, kind, error)
+            log.warning("checkpoint %d is %s, and this cannot be reported either: %s", step, kind, error)
             return False
         return True
 
     def step(self) -> int:
-        """The newest step that all ranks of this worker have done; 0 where they do not tell."""
+        """The newest step that all ranks of this worker have done; 0 if they do not report it."""
         words = [words for path in self.pages() if (words := shared_page.read_words(path)) is not None]
         return int(min((one[shared_page.STEP] for one in words), default=0))
 
     @property
     def finished(self) -> bool:
-        """Whether all ranks of this worker have said that training is complete."""
+        """Whether all ranks of this worker have reported that training is complete."""
         words = [shared_page.read_words(path) for path in self.pages()]
         return bool(words) and all(one is not None and one[shared_page.FINISHED] for one in words)
 
     def verified(self) -> int | None:
-        """The step of the checkpoint that all ranks of this generation have read from storage alone; None where they
-        began otherwise.
-        """
+        """The step of the checkpoint that all ranks of this generation have read whole, from storage only; or None."""
         for words in filter(None, map(shared_page.read_words, self.pages())):
             if words[shared_page.VERIFIED]:
                 return int(words[shared_page.FROM_STEP])
@@ -351,7 +347,7 @@ class Worker:
         return list(self.files.node(self.index).glob(f"{_name(generation)}-rank-*.page"))
 
     def saved_and_left(self, generation: int) -> bool:
-        """Whether ranks of a generation have been here, and all of them have saved when they were told to leave."""
+        """Whether this worker had ranks in a generation, and all of them saved before they left."""
         pages = [Page(path) for path in self._pages(generation)]
         try:
             return bool(pages) and _have_saved(pages)
@@ -362,7 +358,7 @@ class Worker:
     # -- evidence ------------------------------------------------------------------------------------------------
 
     def note(self, rank: int, pid: int) -> None:
-        """Note which process a rank is."""
+        """Note the process of a rank."""
         if (process := Process.of(pid)) is not None:
             self.processes[rank] = process
 

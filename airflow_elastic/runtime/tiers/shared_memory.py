@@ -134,9 +134,8 @@ class StagingSlot:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        weakref.finalize(
-            self, os.close, descriptor
-        ).atexit = False  # threads may use it until the process ends
+        # Not at exit: threads may use it until the process ends.
+        weakref.finalize(self, os.close, descriptor).atexit = False
         if os.fstat(descriptor).st_size < HEADER_BYTES:
             os.ftruncate(descriptor, HEADER_BYTES)
         self._map: mmap.mmap | None = None

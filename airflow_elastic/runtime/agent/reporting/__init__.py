@@ -1,5 +1,5 @@
-"""Reports of an agent, and orders to it.
+"""Reports from an agent, and orders to it.
 
-Up go progress, stacks, logs, and evidence of how ranks ended. Down come orders. `controller_lease` knows whether a
-controller still drives the run. This room decides nothing about a run.
+The agent sends progress, stacks, logs, and evidence of how ranks ended. It receives orders. `controller_lease` checks
+whether a controller still drives the run. These modules decide nothing about a run.
 """

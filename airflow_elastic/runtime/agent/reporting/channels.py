@@ -1,4 +1,4 @@
-"""How the words of all workers come to the one that speaks for them: through a shared folder, or through its store."""
+"""How the progress of all workers reaches the lead, which reports it: through a shared folder, or through a store."""
 
 from __future__ import annotations
 
@@ -27,35 +27,38 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.agent.worker import Worker
     from airflow_elastic.spec.status import Progress
 
-#: How long the lead worker waits, when all is over, for what the others have to say at last.
+#: How long the lead waits at the end for the last reports of the others.
 _LAST_WORDS_SECONDS = 3.0
 
 
 class FolderChannel:
-    """Workers of one machine: the lead reads everybody's pages."""
+    """For workers on one machine: the lead reads the pages of all ranks."""
 
     def __init__(self, node: Worker) -> None:
         self._node = node
 
     def __call__(self, last: bool) -> Progress | None:
-        """The progress, for the lead; and for a worker whose ranks have failed, as the lead may not be there."""
-        tells = self._node.is_lead or self._node.standing_by
-        return gather_files(self._node.files, self._node.record) if tells else None
+        """The progress, if this worker reports it: the lead does, and a worker whose ranks have failed.
+
+        The lead of that worker may be gone.
+        """
+        reports = self._node.is_lead or self._node.standing_by
+        return gather_files(self._node.files, self._node.record) if reports else None
 
 
 class LeadChannel:
-    """Workers of several machines: each puts its words into the store of the generation's meeting, at its lead."""
+    """For workers on several machines: each sends its progress to the lead, through the store of their rendezvous."""
 
     def __init__(self, node: Worker) -> None:
         self._node = node
         self._generation = 0
         self._client: TCPStore | None = None
-        self._server: TCPStore | None = None  # the lead's own is kept until the last words are said
+        self._server: TCPStore | None = None  # keeps the lead's store alive until the last reports have come
         self._told: dict[int, GenerationProgress] = {}
         self._attempt = node.attempt
 
     def __call__(self, last: bool) -> Progress | None:
-        """Tell the lead; for the lead: the progress. None where the others cannot be heard for now."""
+        """Send this worker's progress to the lead. On the lead: the progress of all; None if it is not known now."""
         node = self._node
         members, store = node.members, node.meeting_store
         if members is None or (store is None and self._generation != members.generation):
@@ -63,7 +66,7 @@ class LeadChannel:
         if self._generation != members.generation:
             self._client = None
             self._generation, self._server = members.generation, store
-        attempt = attempt_of(node.record, members)  # the node may be in the next one by now
+        attempt = attempt_of(node.record, members)  # `node.attempt` may be the next one by now
         if self._attempt != attempt:
             self._attempt, self._told = attempt, {}
         own = read_reports(node.files, node.index, members.generation)
@@ -82,7 +85,7 @@ class LeadChannel:
             if last:
                 self._wait_for_last_words(others)
             ranks = [*own, *(rank for index in others for rank in self._heard(index))]
-        except RuntimeError:  # torch's: the lead, or its store, is gone
+        except RuntimeError:  # from torch: the lead, or its store, is gone
             self._client = None
             return None
         self._keep(members, ranks)
@@ -101,7 +104,7 @@ class LeadChannel:
     def _connect(self) -> TCPStore:
         meeting = self._node.files.meeting(self._generation)
         if meeting is None:
-            raise RuntimeError("the meeting's place is not known yet")
+            raise RuntimeError("the address of the rendezvous is not known yet")
         return TCPStore(meeting.addr, meeting.port, is_master=False, timeout=timedelta(seconds=5))
 
     def _heard(self, index: int) -> Iterator[RankProgress]:

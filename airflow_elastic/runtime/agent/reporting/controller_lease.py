@@ -1,7 +1,7 @@
-"""Whether anybody still carries the run on: a run that nobody would end must not hold its machines for ever.
+"""Whether a controller still drives the run: a run without one would never end, and keep its machines for ever.
 
-Airflow tells nobody that a task was marked failed while no triggerer holds its trigger. So the workers look for
-themselves: whoever carries a run on renews its status document every few seconds.
+If a task is marked failed while no triggerer runs its trigger, Airflow calls no code of the task. So the workers check:
+a controller that drives a run renews its status document every few seconds.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
-#: Looked for so often within the time that a controller may be away, but not more often than once a second.
+#: How many checks to make in the time that a controller may be away. At most one a second.
 _LOOKS = 30
 
 
 class ControllerLease:
-    """Sees whether the status document changes. Only the reader's own clock counts, so clocks need not agree.
+    """Observes whether the status document changes. Uses only the clock of this machine, so clocks need not agree.
 
     Args:
-        store: where the run lies.
+        store: where the run is stored.
         seconds: how long a controller may be away.
-        clock: seconds, monotonic.
+        clock: returns seconds, monotonic.
     """
 
     def __init__(self, store: Store, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,16 +33,16 @@ class ControllerLease:
         self._seen_at = self._looked_at = clock()
 
     def missed(self, run: str) -> float | None:
-        """Seconds since a controller was last seen, once they are too many; None until then.
+        """Seconds since a controller was last seen, once it has been away too long; None until then.
 
-        Where storage is out of reach, nobody can be seen, nor could anything be saved: the time begins anew.
+        If storage is out of reach, no controller can be seen, and no worker could save. Then the time begins again.
 
         Args:
-            run: which one is to be carried on, as `check_same_run` takes it: whoever carries on another is not of ours.
+            run: identity of the run, for `check_same_run`. The controller of another run does not count.
 
         Raises:
             StoreError: storage is out of reach.
-            Superseded: another run has begun where this one lay.
+            Superseded: another run has begun at the same URI.
         """
         now = self._clock()
         if now - self._looked_at < max(1.0, self._seconds / _LOOKS):

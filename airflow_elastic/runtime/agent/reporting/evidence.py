@@ -1,4 +1,4 @@
-"""What is left of a rank that failed: what it has written down itself, or else the last lines of its output."""
+"""Evidence of why a rank failed: the error that it has recorded itself, or the last lines of its output."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
     from airflow_elastic.spec.run import SecretRef
 
-#: So much of a rank's output is evidence: a usage message with many options, and the error below it.
+#: How much of a rank's output is evidence: enough for a usage message with many options, and the error below it.
 LINES, _LINE_BYTES = 40, 150
 
-#: And of a launcher's, which says much itself below what its ranks have printed.
+#: The same for a launcher, which prints many lines of its own below its ranks' output.
 LAUNCHERS_LINES = 120
 
-_LONGEST_TRACE, _LONGEST_ERROR = 20_000, 2_000  # characters of what torch has recorded
+_LONGEST_TRACE, _LONGEST_ERROR = 20_000, 2_000  # characters of an error that torch has recorded
 
 _SIGKILL = 9
-_KILLED = frozenset({1, 2, 3, _SIGKILL, 13, 15})  # who is ended from outside says nothing about why
+_KILLED = frozenset({1, 2, 3, _SIGKILL, 13, 15})  # ended from outside: the output does not say why
 
-#: What torchrun, and accelerate where it starts a single process, say of a rank that has failed.
+#: How torchrun reports a rank that has failed; and accelerate, if it starts a single process.
 _TORCHRUN = re.compile(r"^.*failed \(exitcode: (-?\d+)\) local_rank: ", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 _ACCELERATE = re.compile(r"^subprocess\.CalledProcessError: .* exit status (\d+)\.", re.MULTILINE)
 
-#: Colours, and whatever else only a terminal understands.
+#: Colours, and other codes for terminals.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class _Worker(Protocol):
-    """What is asked here of `agent.worker.Worker`."""
+    """The part of `agent.worker.Worker` that is used here."""
 
     record: JobRecord
     shortage: MemoryShortage
@@ -87,15 +87,15 @@ def rank_error(node: _Worker, rank: int, exit_code: int, kills: int) -> RankErro
 
 
 def _limit() -> str | None:
-    """The limit that the kernel has killed for, in words."""
+    """The memory limit of this worker, in words; None if there is none."""
     limit = limit_bytes()
     return None if limit is None else f"limit {limit / 2**20:.0f} MiB"
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """What torch's `record` has written of a rank's failure, in the form of ours; nothing where it has not.
+    """The failure that torch's `record` has written, in our own form. Empty if it has written none.
 
-    It is all there is where the script ran below a program of the user's.
+    It is the only record if the script ran below another program.
     """
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         message = json.loads(path.read_bytes())["message"]
@@ -112,24 +112,26 @@ def recorded(path: Path) -> dict[str, Any]:
 
 
 def last_lines(log: Path, count: int = LINES) -> str | None:
-    """The last lines of a rank's output, as a terminal would show them; None where it has printed nothing."""
+    """The last lines of a rank's output, as a terminal would show them. None if it has printed nothing."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - count * _LINE_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # Progress bars go back to the beginning of their line: what stands there at the end is what counts.
+    # Progress bars return to the beginning of their line and overwrite it. Keep the text that was written last.
     lines = [_ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in text.split("\n")]
     return "\n".join(lines[-count:]).strip("\n") or None
 
 
 def of_rank(code: int, printed: str) -> tuple[int, str]:
-    """Exit code and output of the rank, where a launcher says below that output how its rank has ended.
+    """Exit code and output of the rank, if the launcher reports below that output how its rank has ended.
+
+    Otherwise both arguments, unchanged.
 
     Args:
-        code: the launcher's own exit code.
-        printed: the end of what both have printed.
+        code: the launcher's exit code.
+        printed: the end of the output of both.
     """
     if (found := _TORCHRUN.search(printed)) is not None:
         return int(found[1]), printed[: found.start()].rstrip()
@@ -140,7 +142,7 @@ def of_rank(code: int, printed: str) -> tuple[int, str]:
 
 
 def values(secrets: Iterable[SecretRef]) -> Iterable[str]:
-    """What must not be told: the secrets that ranks have in their environment."""
+    """The values of the secrets in the ranks' environment, which no report may show."""
     for secret in secrets:
         try:
             value = (
@@ -155,7 +157,7 @@ def values(secrets: Iterable[SecretRef]) -> Iterable[str]:
 
 
 def without_secrets(text: str | None, secrets: Iterable[str]) -> str | None:
-    """The same without the secrets."""
+    """The text with `***` in place of the secrets."""
     for secret in secrets if text else ():
         text = text.replace(secret, "***") if text else text
     return text

@@ -1,8 +1,8 @@
-"""A thread of each agent that copies what its ranks print to the run's storage, where they do not write into it.
+"""A thread of each agent that copies its ranks' logs to the run's storage, if ranks cannot write there themselves.
 
-Apart from reporting: a script that prints a gigabyte delays its log, and no word that something is decided by. Objects
-do not grow, so a log goes there in parts, of which only the newest is sent again. A worker that has ended tries until
-all is there, or its time is over; then the last line of the copy says how much is not.
+It is not the thread that reports: a script that prints a gigabyte delays its log, but no report. Objects in storage
+cannot grow, so a log is copied in parts, and only the newest part is sent again. When the worker has ended, the thread
+tries until the whole log is copied, or its time is over. Then the last line of the copy says how much is missing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 
 PART_BYTES = 32 << 20
 
-#: How often is looked for news; what share of the time may go into sending a part again and again, or into failing to;
-#: how long after a failure it is tried again at the earliest, and by a worker that has ended; and how long that waits
-#: for the line that says what is not copied.
-_LOOK_SECONDS, _SHARE, _FAILED_SECONDS, _AGAIN_SECONDS, _NOTE_SECONDS = 3.0, 0.1, 30.0, 1.0, 5.0
+_LOOK_SECONDS = 3.0  # between two checks for new output
+_SHARE = 0.1  # of the time, at most, to send the newest part again, or to fail to
+_FAILED_SECONDS = 30.0  # the shortest pause after a failure
+_AGAIN_SECONDS = 1.0  # the same once the worker has ended
+_NOTE_SECONDS = 5.0  # for the line that says how much is missing
 
 
 class LogCopies:
@@ -51,39 +52,39 @@ class LogCopies:
         self._thread = threading.Thread(target=self._work, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread, if logs must be copied."""
         if self._far:
             self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Whether it copies."""
+        """Whether the thread still runs."""
         return self._thread.is_alive()
 
     def note(self) -> None:
-        """Have this attempt's logs known, before the worker goes over to the next one. Waits for nothing."""
-        with contextlib.suppress(OSError):  # where their folder cannot be made, there are none
+        """Note the folder of this attempt's logs, before the worker goes over to the next attempt. Does not wait."""
+        with contextlib.suppress(OSError):  # without the folder there are no logs
             if self._far:
                 self._folders[self._node.attempt] = self._node.logs
 
     def end(self) -> None:
-        """Begin to copy the rest: nothing more is printed. Waits for nothing."""
+        """Begin to copy the rest, because the ranks have ended. Does not wait."""
         self.note()
         self._ended_at = self._ended_at or time.monotonic()
         self._over.set()
 
     def stop(self) -> None:
-        """Wait until the rest is copied, or the time for it is over."""
+        """Wait until the rest is copied, or its time is over."""
         self.end()
         if self.busy:
             self._thread.join(max(0.0, self._seconds_left()) + _NOTE_SECONDS)
         if self.busy:
             for _, path in self._logs():
-                if told := self._left(path, "storage does not answer"):
-                    log.warning("%s: %s", path, told)
+                if missing := self._left(path, "storage does not answer"):
+                    log.warning("%s: %s", path, missing)
 
     def _seconds_left(self) -> float:
-        """For the rest. A pod that is told to end is killed after its grace, by when the last lines are to be there."""
+        """Seconds left to copy the rest. A pod that must end is killed after its grace period: finish before that."""
         node, ends = self._node, (self._ended_at or time.monotonic()) + LOG_SECONDS
         if node.stop_at is not None and node.unattended is None and node.address != LOCALHOST:
             ends = min(ends, node.stop_at + node.record.spec.health.grace_seconds - _NOTE_SECONDS)
@@ -103,7 +104,7 @@ class LogCopies:
         return [(attempt, path) for attempt, folder in folders for path in sorted(folder.glob("*.log"))]
 
     def _pass(self, *, last: bool = False) -> dict[tuple[int, Path], str]:
-        """Send what is new; returns of which logs something is left that could not be sent, and why."""
+        """Send new output. Returns the logs that could not be sent completely, and why."""
         found = {(attempt, path): self._copy(attempt, path, last=last) for attempt, path in self._logs()}
         return {log: why for log, why in found.items() if why is not None}
 
@@ -128,7 +129,7 @@ class LogCopies:
                     self._next[path] = began + took / _SHARE
                 if last and sent < size and self._seconds_left() <= 0:
                     return "there was no more time"
-        except Exception as error:  # whatever it is: the other logs are copied, and this one is tried again
+        except Exception as error:  # after any error go on with the other logs, and try this one again later
             now = time.monotonic()
             self._failed[path] = now + max(_FAILED_SECONDS, (now - began) / _SHARE)
             log.warning("%s could not be copied, trying again: %s", path.name, error)
@@ -136,7 +137,7 @@ class LogCopies:
         return None
 
     def _left(self, path: Path, why: str) -> str | None:
-        """What is to be said of it where something is left."""
+        """A sentence about the rest of a log that could not be copied. None if the log is complete."""
         try:
             left = path.stat().st_size - self._sent.get(path, 0)
         except OSError as error:
@@ -144,15 +145,15 @@ class LogCopies:
         return f"{size_in_words(left)} of this log could not be copied: {why}" if left > 0 else None
 
     def _say(self, attempt: int, path: Path, why: str) -> None:
-        """Say in the worker's log, and at the end of the copy where that can be written, what is not there."""
-        if (told := self._left(path, why)) is None:
+        """Note the missing rest of a log, in the agent's log and, if possible, at the end of the copy."""
+        if (missing := self._left(path, why)) is None:
             return
-        log.warning("%s: %s", path, told)
+        log.warning("%s: %s", path, missing)
         number = -(-self._sent.get(path, 0) // PART_BYTES)
         try:
-            self._node.store.put(_part(attempt, path, number), f"\n({told})\n".encode())
+            self._node.store.put(_part(attempt, path, number), f"\n({missing})\n".encode())
         except Exception as error:
-            log.warning("%s: nor does its copy say so: %s", path, error)
+            log.warning("%s: this could not be noted at the end of the copy: %s", path, error)
 
 
 def _part(attempt: int, path: Path, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Whether memory was short when a rank was killed: the kernel tells nobody but its own log why it sends SIGKILL."""
+"""Whether memory was short when a rank was killed: only the kernel's own log says why it sends SIGKILL."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from airflow_elastic.adapters.host.memory import Free, shortest
 
-#: What was seen so long ago says nothing of a death.
+#: Older observations say nothing about the end of a rank.
 SECONDS = 30.0
 
-#: Memory is short where less than this share is free, or where processes wait for it for this share of the time.
+#: Memory is short if less than this share of it is free, or if processes wait for it for this share of the time.
 SHARE, PRESSURE = 0.05, 0.10
 
 
 class MemoryShortage:
-    """What a worker sees of its machine's memory, and of the limits that hold for it.
+    """Observes the free memory of the worker's machine, and within the limits that hold for the worker.
 
     Args:
-        proc: where the kernel shows what it knows.
+        proc: the folder of the proc file system.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -29,11 +29,11 @@ class MemoryShortage:
         self.begin()
 
     def begin(self) -> None:
-        """New ranks start: whom the kernel has killed until now was none of them."""
+        """Note, before new ranks start, how many processes the kernel has killed for memory so far."""
         self._kills = self._killed()
 
     def look(self) -> None:
-        """Note how much is free. Called every few seconds: when a rank has been killed, what it had is free again."""
+        """Note how much memory is free. Called every few seconds, because the memory of a killed rank is free again."""
         now = time.monotonic()
         if (free := shortest(self._proc)) is not None:
             self._seen.append((now, free))
@@ -41,7 +41,7 @@ class MemoryShortage:
             self._seen.popleft()
 
     def signs(self) -> str | None:
-        """That memory was short a moment ago, and what shows it; None where nothing does."""
+        """The signs that memory was short a moment ago, as a sentence; None if there are none."""
         signs = []
         if self._killed() > self._kills:
             signs.append("the kernel has killed for memory on this machine")
@@ -54,7 +54,7 @@ class MemoryShortage:
         return ", ".join(signs) or None
 
     def _killed(self) -> int:
-        """How many processes the kernel has killed for memory since it was started, in whatever group."""
+        """How many processes of the whole machine the kernel has killed for memory since it started."""
         for line in self._lines("vmstat"):
             if line.startswith("oom_kill "):
                 return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""A thread of each agent that carries words both ways: progress up, orders down."""
+"""A thread of each agent that writes progress to storage, and reads orders from there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often, for a run in a folder, and for one on a service that costs a request each time.
+#: Pause between two reports: for a run in a folder, and for one on a service, where each costs requests.
 NEAR_SECONDS, FAR_SECONDS = 1.0, 3.0
 
 
@@ -31,29 +31,29 @@ class Reporter:
     """Reports while the worker runs, and once more at its end."""
 
     def __init__(self, node: Worker, tell: Telling) -> None:
-        """Where the workers' words come together.
+        """Create the thread.
 
         Args:
             node: this worker.
-            tell: returns the progress of all workers where this one speaks for them; its argument says whether these
-                are its last words.
+            tell: returns the progress of all workers if this one reports it, else None. Its argument is True for the
+                last report.
         """
         self._node, self._tell = node, tell
         self._near = node.store.local_path(layout.STATUS) is not None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self._seen: set[str] = set()  # orders to save
-        self._orders, self._generation = 0, 0  # how many of them are for the ranks of which generation
-        self._stacks: str | None = None  # the newest question where ranks stand
-        self._lock = threading.Lock()  # the thread, or whoever has something to tell at once
+        self._orders, self._generation = 0, 0  # orders to save for the ranks of this generation
+        self._stacks: str | None = None  # the newest request for stacks
+        self._lock = threading.Lock()  # one report at a time: by the thread, or by a call of `now`
         self._attendance = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Say the last word and end."""
+        """Write the last report and end."""
         self._over.set()
         self._thread.join(timeout=30.0)
 
@@ -78,9 +78,7 @@ class Reporter:
                 write_progress(self._node.store, progress)
             self._pass_orders()
             self._see_controller()
-        except (
-            StoreError
-        ) as error:  # training goes on without words; the controller judges silence by the clock
+        except StoreError as error:  # training goes on; the controller sees that reports are missing
             log.warning("reporting failed, trying again: %s", error)
         except Exception:
             log.exception("reporting failed, trying again")
@@ -94,10 +92,12 @@ class Reporter:
         self._tell_stacks(orders.stacks)
         if node.generation != former:
             self._generation = node.generation
-            if node.saved_and_left(former):  # which has answered what was ordered, and these begin there
+            # A save at the end of the former generation answers all its orders, and the new ranks go on from there.
+            if node.saved_and_left(former):
                 self._orders = 0
+            # A worker that joins a running attempt does not know whether the order is new. The others do.
             if order is not None and former == 0 and node.follows_its_own:
-                self._seen.add(order)  # this worker has come to others, who know whether it is a new one
+                self._seen.add(order)
         if order is not None and order not in self._seen:
             self._seen.add(order)
             self._orders += 1
@@ -105,7 +105,7 @@ class Reporter:
             node.order_saves(self._orders)
 
     def _tell_stacks(self, request: str | None) -> None:
-        """Answer where this worker's ranks stand, once for each question."""
+        """Report the stacks of this worker's ranks, once for each request."""
         if request is None or request == self._stacks:
             return
         self._stacks, node = request, self._node

@@ -1,4 +1,4 @@
-"""The stacks of a worker's ranks: each prints them into its log when its agent asks, though it hangs."""
+"""The stacks of a worker's ranks. A rank prints them into its log when its agent asks, even if it hangs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from airflow_elastic.spec.stacks import RankStack
 if TYPE_CHECKING:
     from airflow_elastic.runtime.agent.worker import Worker
 
-#: How long a rank may take to print them, and how much of it is read.
+#: How long a rank may take to print its stacks, and how many bytes of them are read.
 SECONDS, BYTES = 3.0, 256_000
 
-#: So many frames of a rank's main thread are told, each with so many letters. All of it is in its log.
+#: How many frames of a rank's main thread are reported, each with so many characters. The log has all of them.
 FRAMES, LETTERS = 40, 300
 
 _QUIET_SECONDS, _LOOK_SECONDS = 0.2, 0.05
 
-#: As `faulthandler` prints them.
+#: The lines that `faulthandler` prints for a thread, and for a frame.
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 
-#: What led to the script is no news.
+#: Frames of the runtime that start the script. They are not reported.
 _OURS = re.compile(
     r"/airflow_elastic/runtime/rank/(run|main_module|start_rank)\.py:|^<frozen runpy>:|/runpy\.py:"
 )
 
 
 def ask_ranks(node: Worker) -> list[RankStack]:
-    """Have this worker's ranks print their stacks into their logs; where their main threads stand.
+    """Make this worker's ranks print their stacks into their logs. Returns the stacks of their main threads.
 
-    Of a rank whose program prints none, as it is not Python's or does not run below our `rank`, there are none: the
-    signal would end it, and is not sent.
+    A rank without a handler for the signal is left alone, because the signal would end it. Such a rank's program is not
+    Python, or does not run below `runtime.rank`. Its stack is empty.
     """
     began: dict[int, tuple[Path, int]] = {}
     processes = dict(node.processes)
@@ -55,19 +55,19 @@ def ask_ranks(node: Worker) -> list[RankStack]:
 
 
 def main_thread(printed: str) -> tuple[str, ...]:
-    """The main thread in what `faulthandler` has printed, the innermost frame first; () where there is none."""
+    """The main thread in the output of `faulthandler`, innermost frame first. () if there is none."""
     threads: list[list[str]] = []
     for line in printed.splitlines():
         if _THREAD.match(line):
             threads.append([])
         elif threads and (frame := _FRAME.match(line)):
             threads[-1].append(f"{frame[1]}:{frame[2]} in {frame[3]}"[:LETTERS])
-    main = threads[-1] if threads else []  # it was the first, and the newest is printed first
+    main = threads[-1] if threads else []  # the main thread is the oldest, and the newest is printed first
     return tuple(frame for frame in main if not _OURS.search(frame))[:FRAMES]
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal: without one it would end by it."""
+    """Whether a process has a handler for a signal. Without one, the signal would end it."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
@@ -76,7 +76,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
 
 
 def _wait(logs: list[Path]) -> None:
-    """Until nobody has printed anything for a moment, at most `SECONDS`."""
+    """Wait until no rank has printed anything for a moment, at most `SECONDS`."""
     until = time.monotonic() + SECONDS
     sizes, changed = [0] * len(logs), time.monotonic()
     while logs and time.monotonic() < min(until, changed + _QUIET_SECONDS):

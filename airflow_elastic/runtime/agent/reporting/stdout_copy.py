@@ -1,4 +1,4 @@
-"""The output of a pod's ranks, also on the pod's own standard output: for `kubectl logs`."""
+"""Copies the output of a pod's ranks to the pod's standard output, for `kubectl logs`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 20
 
-#: What the pod's own output is behind by, at most: a container's log keeps about as much.
+#: How many bytes the copy may be behind; the rest is skipped. A container's log keeps about as much.
 _BEHIND_BYTES = 8 << 20
 
 
 class StdoutCopy:
-    """A thread that copies what this worker's ranks have written to standard output, until the block ends."""
+    """A thread that copies the logs of this worker's ranks to standard output, until the `with` block ends."""
 
     def __init__(self, node: Worker) -> None:
         self._node = node
         self._copied: dict[Path, int] = {}
-        self._before: list[Path] = []  # what was copied the last time
+        self._before: list[Path] = []  # the logs of the last copy
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="echo", daemon=True)
 
@@ -43,7 +43,7 @@ class StdoutCopy:
         self._copy()
 
     def _copy(self) -> None:
-        # Once more of ranks whose place others have taken since: nobody has looked at their last words.
+        # Also the logs of ranks that have been replaced since: their last lines are not copied yet.
         logs = self._node.rank_logs()
         before, self._before = self._before, logs
         for path in dict.fromkeys((*before, *logs)):
@@ -53,7 +53,7 @@ class StdoutCopy:
                 continue
 
     def _copy_one(self, path: Path) -> None:
-        """Copy what is there by now, and not what is written meanwhile: the other ranks have their turn."""
+        """Copy what is in the file now. Lines that are written meanwhile wait, so that each rank gets its turn."""
         out, at = sys.stdout.buffer, self._copied.get(path, 0)
         with path.open("rb") as file:
             until = os.fstat(file.fileno()).st_size
@@ -62,8 +62,8 @@ class StdoutCopy:
                 file.readline(_CHUNK_BYTES)
                 left = (file.tell() - at) / 1e6
                 where = f"{self._node.record.run_uri}/logs"
-                told = f"\nairflow-elastic: {left:,.0f} MB are left out here: all of it is in {where}\n"
-                out.write(told.encode())
+                note = f"{left:,.0f} MB are left out here; the complete log is in {where}"
+                out.write(f"\nairflow-elastic: {note}\n".encode())
             else:
                 file.seek(at)
             while file.tell() < until and (data := file.read(_CHUNK_BYTES)):

@@ -1,7 +1,7 @@
-"""The run's progress in the status of its TrainJob, where the Kubeflow Trainer gives its pods a place to post it.
+"""Posts the run's progress to the status of its TrainJob, if Kubeflow Trainer gives its pods a URL for that.
 
-Trainer does so behind its gate `TrainJobStatus` (alpha): three variables say where, whom to trust, by which token. It
-is shown to people beside what we keep ourselves; training never waits for it, nor fails by it.
+Trainer does so behind its feature gate `TrainJobStatus` (alpha): three variables name the URL, the certificate and the
+token. The status is only shown to people: training never waits for it, nor fails because of it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 
 _URL, _CA, _TOKEN = (f"KUBEFLOW_TRAINER_SERVER_{part}" for part in ("URL", "CA_CERT", "TOKEN"))
 
-#: How often it is posted, how long an answer may take, and for how long nothing is tried after a failure.
+#: Time between two posts, the longest time for an answer, and the pause after a failure.
 EVERY_SECONDS, _ANSWER_SECONDS, _PAUSE_SECONDS = 10.0, 2.0, 60.0
 
-#: What Trainer takes: so many metrics, with names and values of so many letters.
+#: What Trainer accepts at most: the number of metrics, and the length of a name or a value.
 _METRICS, _LETTERS = 256, 64
 
 Telling = Callable[[bool], Progress | None]
 
 
 def also_to_trainer(tell: Telling, env: Mapping[str, str]) -> Telling:
-    """`tell`, and where the environment names Trainer's server, the same words to that."""
+    """`tell`; if the environment names Trainer's server, it also posts the progress there."""
     if not env.get(_URL):
         return tell
     return _Both(tell, TrainerStatus(env[_URL], env.get(_CA, ""), env.get(_TOKEN, "")))
@@ -58,9 +58,9 @@ class TrainerStatus:
     """Posts the progress of one attempt.
 
     Attributes:
-        url: of the server, for this TrainJob.
-        ca: path of the certificate that it is trusted by.
-        token: path of our token, which is renewed there.
+        url: URL of this TrainJob's status on the server.
+        ca: path of the certificate that verifies the server; "" for those of the system.
+        token: path of the pod's token, which is renewed there.
     """
 
     url: str
@@ -71,7 +71,7 @@ class TrainerStatus:
     _first: tuple[int, float] | None = field(default=None)
 
     def post(self, progress: Progress, *, last: bool = False) -> None:
-        """Post it, unless it is too early. Never raises; what goes wrong is logged once."""
+        """Post the progress, unless it is too early. Raises nothing: a failure is logged, once until it succeeds."""
         self._first = self._first or (progress.step, progress.at)
         now = time.monotonic()
         if now < self._not_before and not (last and not self._failed):
@@ -106,11 +106,11 @@ class TrainerStatus:
 
 
 def status_of(progress: Progress, first: tuple[int, float]) -> dict[str, Any]:
-    """What Trainer calls `trainerStatus`.
+    """The document that Trainer calls `trainerStatus`.
 
     Args:
-        progress: the newest one.
-        first: step and time of the first one, from which the speed is seen.
+        progress: the newest progress.
+        first: step and time of the first progress, to compute the speed.
     """
     at = datetime.fromtimestamp(progress.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     status: dict[str, Any] = {"lastUpdatedTime": at, "metrics": _metrics(progress)}
@@ -131,6 +131,6 @@ def _metrics(progress: Progress) -> list[dict[str, str]]:
         "samples_per_second": progress.samples_per_second,
         **progress.metrics,
     }
-    told = {name: f"{value:.10g}" for name, value in values.items() if value is not None}
-    good = [(name, value) for name, value in told.items() if 0 < len(name) <= _LETTERS]
+    known = {name: f"{value:.10g}" for name, value in values.items() if value is not None}
+    good = [(name, value) for name, value in known.items() if 0 < len(name) <= _LETTERS]
     return [{"name": name, "value": value} for name, value in good[:_METRICS]]

@@ -171,7 +171,7 @@ class WorkerDisk:
                 self._prune()  # also incomplete states: the disk may be full
 
     def found(self, refused: Refused) -> Iterator[DiskCopy]:
-        """The parts that the records of all workers on this disk name. Their files are not checked: see `DiskCopy.damage`.
+        """The parts that the records of all workers on this disk name. `DiskCopy.damage` checks their files.
 
         Args:
             refused: called for each record that is not trusted.

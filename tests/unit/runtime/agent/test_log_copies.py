@@ -281,7 +281,7 @@ def test_a_pods_own_output_leaves_out_what_it_cannot_keep_up_with(
     copying._copy()
     lines = capfdbinary.readouterr().out.decode().splitlines()
     assert lines[0] == "first"
-    assert lines[2] == "airflow-elastic: 5 MB are left out here: all of it is in s3://b/r/logs"
+    assert lines[2] == "airflow-elastic: 5 MB are left out here; the complete log is in s3://b/r/logs"
     assert lines[-1] == "000499999"
     assert [int(line) for line in lines[3:]] == list(range(500_000 - len(lines[3:]), 500_000))
     assert len(lines) < 1_100
