@@ -1,4 +1,4 @@
-"""The state of one worker in its agent: the pages of its ranks, and the orders that it has got."""
+"""The state of one worker in its agent: the pages of its ranks, and its orders, such as SIGTERM: save, and end."""
 
 from __future__ import annotations
 
