@@ -52,7 +52,7 @@ def test_that_nobody_keeps_anything_is_said_when_they_meet(
     assert find_buddy(store, 0, Members(1, nodes, 0.0), unit) is None
     (said,) = caplog.messages
     assert why in said
-    assert f"have workers.min {2 * unit} or more" in said
+    assert f"set workers.min to {2 * unit} or more" in said
 
 
 def test_that_nobody_keeps_anything_is_told_once_in_each_generation(tmp_path: Path) -> None:
