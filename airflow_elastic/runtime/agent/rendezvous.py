@@ -72,7 +72,7 @@ def meet(
     if newest is not None and _all_were_there(node, newest):
         # They only have to end their ranks and write a state.
         seconds = min(seconds, REJOIN_SECONDS + 2 * health.grace_seconds)
-    patience = RendezvousTimeout(node.store, attempt_of(node.record, newest), seconds)
+    timeout = RendezvousTimeout(node.store, attempt_of(node.record, newest), seconds)
     while True:
         members = node.files.newest_members()
         if members is not None and node.index in members.awaited:
@@ -81,7 +81,7 @@ def meet(
         if members is None or node.index not in members.nodes:
             raise LeftGeneration(f"node-{node.index} is not among the workers of the newest generation")
         node.begin(members)
-        found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, patience)
+        found = _open(node, members) if node.index == members.nodes[0] else _join(node, members, timeout)
         if found is None:
             continue
         meeting, store = found
@@ -91,7 +91,7 @@ def meet(
             node.lender.tell(store)
         store.set(f"came/{node.index}", "")
         everybody = [f"came/{index}" for index in members.nodes]
-        while _goes_on(node, members, patience):
+        while _goes_on(node, members, timeout):
             if store.check(everybody):
                 is_lead = node.index == members.nodes[0]
                 # By now all workers have written what they had saved in the attempt before.
@@ -126,8 +126,8 @@ def _open(node: Worker, members: Members) -> tuple[Meeting, TCPStore]:
     return meeting, store
 
 
-def _join(node: Worker, members: Members, patience: RendezvousTimeout) -> tuple[Meeting, TCPStore] | None:
-    while _goes_on(node, members, patience):
+def _join(node: Worker, members: Members, timeout: RendezvousTimeout) -> tuple[Meeting, TCPStore] | None:
+    while _goes_on(node, members, timeout):
         meeting = node.files.meeting(members.generation)
         if meeting is not None:
             with contextlib.suppress(DistNetworkError, DistStoreError):  # not reachable yet, or no longer
@@ -138,12 +138,12 @@ def _join(node: Worker, members: Members, patience: RendezvousTimeout) -> tuple[
     return None
 
 
-def _goes_on(node: Worker, members: Members, patience: RendezvousTimeout) -> bool:
+def _goes_on(node: Worker, members: Members, timeout: RendezvousTimeout) -> bool:
     """Whether to go on waiting for this generation's workers. False if there is a newer generation."""
     _still_wanted(node, members)
     if node.superseded():
         return False
-    if patience.over:
+    if timeout.over:
         raise WorkersMissing(f"not all of workers {members.nodes} came to generation {members.generation}")
     return True
 

@@ -6,5 +6,5 @@ In: the calls of the script (`init`, `restore`, `step`, `epochs`, `log`). Out: s
 - `resume`: the state it goes on from. `save_schedule`, `save_interval`: when it saves.
 - `heartbeat`: the numbers it reports.
 
-This room must not know of agents, engines, or the controller.
+These modules must not know of agents, engines, or the controller.
 """

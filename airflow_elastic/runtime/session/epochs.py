@@ -1,4 +1,4 @@
-"""A loop over epochs: once for each, from the one that the run stands in."""
+"""The loop over epochs, from the run's current epoch on."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ if TYPE_CHECKING:
 def epochs_left(
     number: int, feed: DataShare, going_on: Resume, saves: SaveSchedule, steps: Callable[[], int]
 ) -> Iterator[int]:
-    """Yield the epochs of a training that are left of so many.
+    """Yield the epochs of a training that are left.
 
-    The body belongs to its epoch: what a checkpoint holds that was saved at the end of it is not done again. So a save
-    that falls due with the last step waits for that end. Where ranks have to end at that step nobody waits, and the
-    checkpoint stands in the epoch still, with nothing left to give: then the body is gone through once more, to do what
-    was not done.
+    The loop body belongs to its epoch. A save that is due at the epoch's last step waits for the end of the body, so a
+    restart does not repeat the body. If ranks must end at that step, the save cannot wait. Its checkpoint is then still
+    in the epoch, with no data left. After a restart the body runs once more, without data, to do what was not done.
 
     Args:
         number: epochs in all.
-        feed: gives what is in them, and knows where the run stands.
-        going_on: has what was loaded as it was saved, when an epoch begins.
-        saves: what has waited for the end of an epoch.
-        steps: tells how many steps the run has done.
+        feed: gives the data of the epochs, and knows the run's position.
+        going_on: puts the loaded state back when an epoch begins.
+        saves: has the saves that wait for the end of an epoch.
+        steps: returns how many steps the run has done.
 
     Raises:
-        InvalidInput: such a loop is under way.
+        InvalidInput: another such loop is running.
     """
     number = whole_number("epochs", number, 0, "run.epochs")
     if feed.epoch is not None:
         raise InvalidInput(
-            f"run.epochs: given within a loop over run.epochs, which is at epoch {feed.epoch}; allowed: one after the "
+            f"run.epochs: called within a loop over run.epochs, at epoch {feed.epoch}; allowed: one loop after the "
             "other"
         )
     return _epochs_left(number, feed, going_on, saves, steps)
@@ -56,10 +55,10 @@ def _epochs_left(
                 feed.epoch = epoch
                 yield epoch
                 feed.close(epoch)
-                if not (feed.within and epoch + 1 >= number):  # the end of a phase is the better moment
+                if not (feed.within and epoch + 1 >= number):  # else the save at the end of the phase follows
                     saves.end_of_epoch(steps())
         finally:
-            if feed.at_end and feed.epoch is not None:  # left by a break, behind the last step of an epoch
+            if feed.at_end and feed.epoch is not None:  # left by a break, after the last step of an epoch
                 feed.close(feed.epoch)
                 saves.forget()
             feed.epoch = None

@@ -1,6 +1,7 @@
 """How long a rank's own part of a step takes: the forward pass of its model, in which it waits for no other rank.
 
-All ranks of a step are equally slow from outside, because each waits for the slowest one. Only this tells which it was.
+The steps of all ranks take equally long, because each rank waits for the slowest. Only the forward pass shows which
+rank that is.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 class ForwardTimer:
     """Times the forward passes of a model.
 
-    On a GPU they run behind the program's back: there the GPU's own clock is read when it has come so far, without
-    waiting for it, so not every pass is timed.
+    A GPU runs them asynchronously, so there CUDA events measure them. The result is read when it is ready, without
+    waiting, so not every pass is timed.
 
     Args:
-        model: of this rank. Of DDP the model within it: around that, buffers are exchanged.
+        model: the model of this rank. In DDP, the inner model is timed: DDP itself exchanges buffers before it.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         inner = model.module if isinstance(model, DistributedDataParallel) else model
         self._cuda = any(parameter.is_cuda for parameter in inner.parameters())
         self._began: float | None = None
-        self._events: tuple[Any, Any] | None = None  # of torch.cuda, which has no types
-        self._pending = False  # the GPU has not come to the second event yet, or nobody has looked
+        self._events: tuple[Any, Any] | None = None  # torch.cuda has no types
+        self._pending = False  # both events are recorded, and not read yet
         self._seconds, self._passes = 0.0, 0
         inner.register_forward_pre_hook(self._before)
         inner.register_forward_hook(self._after)
 
     def mean(self) -> float:
-        """Seconds of a forward pass, in the mean since the last call; 0.0 where there was none."""
+        """Mean seconds of a forward pass since the last call; 0.0 if none was timed."""
         self._read()
         seconds, passes = self._seconds, self._passes
         self._seconds, self._passes = 0.0, 0

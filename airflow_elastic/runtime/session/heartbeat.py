@@ -1,4 +1,4 @@
-"""A rank's own words: numbers into its page with every step, further ones once a second; the script's own as JSON."""
+"""A rank's reports to its agent: numbers in a shared page at each step, more once a second; the script's as JSON."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Says what a rank does. Where nobody listens (no airflow-elastic around), it costs next to nothing.
+    """Reports what a rank does. Without an agent (outside of airflow-elastic) it costs next to nothing.
 
     Args:
-        surroundings: where the rank finds itself.
-        total_steps: steps the training is meant to have, if that is known.
+        surroundings: the rank's environment.
+        total_steps: planned steps of the training, if known.
 
     Attributes:
-        words: of the page, or of memory that nobody else sees.
+        words: the numbers in the page; without an agent, private memory.
     """
 
     def __init__(self, surroundings: RankEnvironment, total_steps: int | None) -> None:
@@ -62,7 +62,7 @@ class Heartbeat:
 
     @property
     def park_ordered(self) -> float:
-        """1.0 when this rank is to save and stop."""
+        """1.0 if this rank must save and stop."""
         return float(self.words[shared_page.PARK])
 
     @property
@@ -71,22 +71,22 @@ class Heartbeat:
         return float(self.words[shared_page.SAVE])
 
     def listen(self, model: torch.nn.Module) -> None:
-        """Say how long this rank's own part of a step takes, which is of this model."""
+        """Measure and report how long the forward pass of this model takes."""
         self._clock = ForwardTimer(model)
 
     def expect(self, total_steps: int) -> None:
-        """The training is meant to have so many steps, unless the script has said otherwise."""
+        """Report the planned number of steps, unless one is reported already."""
         self.words[shared_page.TOTAL_STEPS] = self.words[shared_page.TOTAL_STEPS] or float(total_steps)
 
     def enter(self, phases: tuple[PhaseRecord, ...]) -> None:
-        """The run has come so far in its trainings: how many steps there will be is said anew."""
+        """Report the run's phases so far. The planned number of steps is forgotten, unless `init` was given it."""
         self._phases = phases
         if not self._is_told:
             self.words[shared_page.TOTAL_STEPS] = 0.0
         self._tell(self._said.metrics)
 
     def restoring(self, done: int, whole: int) -> None:
-        """So many bytes of the checkpoint are read, of all that are to be: while they come, nobody stands still."""
+        """Report how many bytes of the checkpoint are read, of all that must be read. This counts as progress."""
         words = self.words
         words[shared_page.RESTORED], words[shared_page.TO_RESTORE], words[shared_page.MOVED_AT] = (
             done,
@@ -95,7 +95,14 @@ class Heartbeat:
         )
 
     def restored(self, step: int, position: Position, seconds: float, *, verified: bool) -> None:
-        """Training goes on from `step`. `verified`: storage alone had all that all ranks restored, whole."""
+        """Report that training goes on from `step`.
+
+        Args:
+            step: step of the checkpoint; 0 without one.
+            position: the position in the data.
+            seconds: how long restoring took.
+            verified: whether all ranks have read the checkpoint whole, from storage only.
+        """
         words = self.words
         words[shared_page.VERIFIED] = float(verified)
         words[shared_page.STEP] = words[shared_page.FROM_STEP] = float(step)
@@ -106,9 +113,9 @@ class Heartbeat:
     def stepped(
         self, step: int, position: Position, loss: torch.Tensor | float | None, metrics: Mapping[str, float]
     ) -> None:
-        """An optimizer step is done."""
+        """Report an optimizer step."""
         words, now, wall = self.words, time.monotonic(), time.time()
-        if self._last is None:  # what led up to the first step is start-up, and counted as that
+        if self._last is None:  # the time until the first step counts as start-up
             words[shared_page.FIRST_STEP_AT] = wall
         else:
             words[shared_page.STEPPING] += now - self._last
@@ -120,7 +127,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """The loop stands still for a save: that time is not a step's."""
+        """Around a save: its time does not count as part of a step."""
         began = time.monotonic()
         try:
             yield
@@ -128,12 +135,12 @@ class Heartbeat:
             self.words[shared_page.SAVING] += self._stood_still(began)
 
     def works(self) -> None:
-        """The rank is at something that is no step of its training, and does not hang."""
+        """Report that the rank works on something else than a step, and does not hang."""
         self.words[shared_page.MOVED_AT] = time.time()
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
-        """What is done within is no part of any step."""
+        """Around work whose time does not count as part of a step."""
         began = time.monotonic()
         try:
             yield
@@ -141,7 +148,7 @@ class Heartbeat:
             self._noted_at += self._stood_still(began)
 
     def _stood_still(self, began: float) -> float:
-        """Seconds since then, which are no step's; the rank does not hang."""
+        """Take the time since `began` out of the current step, and report that the rank does not hang. Returns it."""
         spent = time.monotonic() - began
         if self._last is not None:
             self._last += spent
@@ -149,11 +156,11 @@ class Heartbeat:
         return spent
 
     def parked(self) -> None:
-        """Saved, and waiting to be ended."""
+        """Report that the rank has saved, and waits to be ended."""
         self.words[shared_page.PARKED] = 1.0
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The script says that training is complete."""
+        """Report that training is complete."""
         self.words[shared_page.TOTAL_STEPS], self.words[shared_page.MEMORY] = float(step), float(_memory())
         self._tell(metrics)
         self.words[shared_page.FINISHED] = 1.0
@@ -177,7 +184,7 @@ class Heartbeat:
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 
     def _tell(self, metrics: Mapping[str, float]) -> None:
-        """Write the script's own numbers, where they are new: that costs as much as a hundred steps of the page."""
+        """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
         said = RankNote(finite(metrics), self._phases)
         if self._note_path is None or said == self._said:
             return
@@ -185,20 +192,20 @@ class Heartbeat:
         try:
             temporary.write_text(json.dumps(encode(said)))
             temporary.replace(self._note_path)
-        except OSError as error:  # a disk that is full, for example, is no reason to lose what was trained
-            log.warning("numbers of this rank cannot be told: %s", error)
+        except OSError as error:  # e.g. a full disk: no reason to end training
+            log.warning("the metrics of this rank cannot be reported: %s", error)
         else:
             self._said = said
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those that are finite: JSON has no others, and one of them must not cost all that stands beside it."""
+    """The finite ones. JSON cannot store the others, and one of them would make the whole document invalid."""
     plain = {name: float(value) for name, value in numbers.items()}
     return {name: value for name, value in plain.items() if math.isfinite(value)}
 
 
 def number_of(loss: torch.Tensor | float | None) -> float | None:
-    """A loss as a number; None where there is none, or it is not finite. On a GPU this waits for it."""
+    """A loss as a number; None if there is none, or it is not finite. On a GPU this synchronises."""
     if loss is None:
         return None
     number = float(loss) if isinstance(loss, int | float) else float(loss.detach())

@@ -1,4 +1,4 @@
-"""What the runtime has to say, in a rank's output."""
+"""Log lines of the runtime in a rank's output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAME = "airflow_elastic"
 
 
 class _UntilConfigured(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr as long as the script has set up no logging of its own, which then gets it all."""
+    """Writes to stderr until the script sets up its own logging, which gets the log lines then."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -17,9 +17,9 @@ class _UntilConfigured(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def log_to_output() -> None:
-    """Have a rank's output tell what the runtime does, from INFO on: where it restores from, and what it leaves out.
+    """Write the runtime's log lines to a rank's output, from INFO on: where it restores from, what it skips, and so on.
 
-    Where the script has set up its logging before, that is left as it is.
+    If the script has set up its own logging before, this does nothing.
     """
     logger = logging.getLogger(_NAME)
     if logging.getLogger().handlers or logger.handlers or logger.level != logging.NOTSET:

@@ -1,4 +1,4 @@
-"""The part of a session that knows of several trainings and epochs: where they begin, and where they end."""
+"""The part of a session for phases and epochs: where each of them begins, and where it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_elastic.spec.errors import InvalidInput
 
 
 class PhaseLoop:
-    """What a script says of its trainings."""
+    """Methods with which a script marks its phases and epochs."""
 
     _averaging: LocalSGD | None
     _course: PhaseProgress
@@ -31,50 +31,53 @@ class PhaseLoop:
     _voice: Heartbeat
 
     def settle(self) -> None:
-        """Have all ranks go on from the same weights, where `average` has them train by themselves: to evaluate them.
+        """With `average`: give all ranks the same mean weights, for example to evaluate them. Otherwise do nothing.
 
-        All ranks call this together. `save` and `finish` do so, too.
+        All ranks call this together. `save` and `finish` also do it.
         """
         if self._averaging is not None:
             self._join_saver()
             self._averaging.settle()
 
     def _join_saver(self) -> None:
-        """What is copied beside training is copied then, and may be changed."""
+        """Wait until a copy that runs beside training is done, so that the objects may change."""
         raise NotImplementedError
 
     def phase(self, name: str | None = None) -> Phase:
-        """One training of several: `with run.phase("finetune") as phase:`, in the same order in each attempt.
+        """One training of several: `with run.phase("finetune") as phase:`. In the same order in each attempt.
 
-        Each has steps, epochs, a place in its data, and objects of its own, from `restore`; without that those of the
-        phase before. Where a restart comes to one that is complete, `restore` gives what it had ended with, its loops
-        give nothing, and at its end everything, luck included, is as it was then.
+        Each phase has its own steps, epochs and position in its data. It may call `restore` with its own objects; if it
+        does not, it goes on with those of the phase before.
+
+        After a restart, a complete phase is skipped. In it, `restore` loads the state at its end, and its loops yield
+        nothing. At its end everything is as it was then, random generators included.
 
         Args:
-            name: for whoever looks. Default: `phase 0`, and so on.
+            name: shown in reports. Default: `phase 0`, and so on.
 
         Returns:
             The phase: its `steps`, whether it is `done`, and its `results`, which `record` keeps.
 
         Raises:
-            InvalidInput: the run had another phase there, is in one, or has trained outside of phases.
+            InvalidInput: the run had another phase at this place, is in a phase, or has trained outside of phases.
         """
         return Phase(self._course, name, self._enter, self._leave)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Around one training of a framework, which knows itself whether there is more to do: a phase, unless the
-        script is in one.
+        """Around one training of a framework, which decides itself whether there is more to do.
+
+        It is a phase of its own, unless the script is in a phase.
 
         Raises:
-            InvalidInput: there was a training in that one already.
+            InvalidInput: the script's phase has had a training already.
         """
         course, within = self._course, self._course.current
         if within is not None:
             if course.number in self._trained:
                 raise InvalidInput(
-                    f"the phase {within.name!r} has had its training; allowed: one in each phase. For another one "
-                    "leave it, and begin the next"
+                    f"the phase {within.name!r} has had its training; allowed: one in each phase. For another "
+                    "training, begin the next phase"
                 )
             self._trained.add(course.number)
             yield
@@ -87,7 +90,7 @@ class PhaseLoop:
         self.settle()
         record = self._course.enter(name, reopen=reopen)
         self._going_on.entered()
-        self._metrics = {}  # those of the phase before are none of this one
+        self._metrics = {}  # the former phase's metrics do not belong to this one
         self._voice.enter(self._course.phases)
         return record
 
@@ -107,47 +110,46 @@ class PhaseLoop:
         self._voice.enter(course.phases)
 
     def epochs(self, number: int) -> Iterator[int]:
-        """Yield the epochs of a training that are left, from the one that the run stands in: for what is done once an
-        epoch, around a loop over `loader`.
+        """Yield the epochs of a training that are left, from the run's current one on.
 
-        What the body does of an epoch that is over is not done again. A save that falls due with the last step of an
-        epoch waits for the end of the body; where ranks have to end at that step, what is left of the body is done when
-        the run goes on.
+        Use it around a loop over `loader`, for work that is done once an epoch. A restart does not repeat the body of a
+        finished epoch. A save that is due at the last step of an epoch waits for the end of the body. If ranks must end
+        at that step, the rest of the body is done after the restart.
 
-        `break` in the body, after the last step of its epoch, ends that epoch. `break` in the inner loop leaves out the
-        rest of the epoch, and the account of samples shows it.
+        `break` in the body, after the last step of its epoch, ends that epoch. `break` in the inner loop skips the rest
+        of the epoch's samples, and the account of samples shows it.
 
-        `for epoch in range(3): for batch in run.loader(data, global_batch=64, epochs=epoch + 1):` works, too. But its
-        body runs again for finished epochs, in which the loader gives nothing. Changes of saved objects there are
-        undone: the checkpoint is loaded again, with a warning.
+        `for epoch in range(3): for batch in run.loader(data, global_batch=64, epochs=epoch + 1):` works, too. But after
+        a restart its body runs again for finished epochs, in which the loader yields nothing. If it changes saved
+        objects there, the changes are undone: the checkpoint is loaded again, with a warning.
 
         Args:
             number: epochs in all, from the beginning of the training.
 
         Raises:
-            InvalidInput: another such loop is under way.
+            InvalidInput: another such loop is running.
         """
         return epochs_left(number, self._feed, self._going_on, self._saves, lambda: self._course.steps)
 
     @property
     def epoch(self) -> int | None:
-        """The one that a loop over `epochs` is at; None outside of such a loop."""
+        """The current epoch of a loop over `epochs`; None outside of such a loop."""
         return self._feed.epoch
 
     def note(self, **values: Any) -> None:
         """Keep a few values with each checkpoint from here on: `run.resumed.notes` has them before `restore`.
 
         Args:
-            values: plain JSON values; None forgets one.
+            values: plain JSON values; None removes one.
 
         Raises:
-            InvalidInput: a value is none of JSON, or all together are too large.
+            InvalidInput: a value is not plain JSON, or all together are too large.
         """
         kept = plain("run.note", {**self._notes, **values})
         self._notes = {name: value for name, value in kept.items() if value is not None}
 
     def expect(self, total_steps: int) -> None:
-        """Say how many optimizer steps the training is meant to have, where `loader` does not know it."""
+        """Set the planned number of optimizer steps, if `loader` cannot know it."""
         self._expect(total_steps)
 
     def _expect(self, steps: int) -> None:

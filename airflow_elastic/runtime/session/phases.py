@@ -1,4 +1,4 @@
-"""The trainings of a run, one after the other: which of them are over, and in which one the run stands."""
+"""The phases of a run, that is, its trainings one after the other: which are complete, and which is the current one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import InvalidInput
 
-#: What a script keeps beside its checkpoints is for a few values: each manifest has all of them.
+#: The most bytes of a script's notes, or of a phase's results, as JSON: every manifest has a copy of them.
 _MOST_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
 class PhaseProgress:
-    """What a run has come through, as its script goes through it.
+    """The phases of a run, while its script goes through them.
 
     Attributes:
-        stored: the phases as the checkpoint tells of them that the run goes on from.
-        walked: those that the script has left, in this attempt.
-        current: the one that it is in; None where it speaks of no phases, or is between two.
+        stored: the phases in the checkpoint that the run goes on from.
+        walked: the phases that the script has left in this attempt.
+        current: the phase that the script is in; None between two phases, or if it uses none.
         steps: optimizer steps done since the run began.
-        reopened: whether the phase that the script is in was complete, and may go on all the same: its loop knows
-            itself whether there is more to do than there was.
+        reopened: whether the current phase was complete, but may go on. A framework's loop decides itself whether there
+            is more to do.
     """
 
     stored: tuple[PhaseRecord, ...] = ()
@@ -36,47 +36,52 @@ class PhaseProgress:
 
     @property
     def number(self) -> int:
-        """Of the phase that the script is in, or comes to next."""
+        """Number of the phase that the script is in, or comes to next."""
         return len(self.walked)
 
     @property
     def known(self) -> PhaseRecord | None:
-        """What the checkpoint tells of that phase; None where the run has not come to it."""
+        """The checkpoint's record of that phase; None if the run had not come to it."""
         return self.stored[self.number] if self.number < len(self.stored) else None
 
     @property
     def passes(self) -> bool:
-        """Whether the phase that the script is in is complete. One without a step has left no checkpoint: it is gone
-        through again.
+        """Whether the current phase was complete, and is skipped.
+
+        A phase without a step has no checkpoint, so it is not skipped.
         """
         known = self.known
         return bool(self.current and known and known.complete and known.steps and not self.reopened)
 
     @property
     def idle(self) -> bool:
-        """Whether the phase was complete, and nothing was done in it since."""
+        """Whether the current phase was complete, and has had no step since."""
         return self.passes or bool(
             self.reopened and self.current and self.known and self.current.steps == self.known.steps
         )
 
     @property
     def begins(self) -> bool:
-        """Whether no checkpoint is of the phase that the script is in."""
+        """Whether there is no checkpoint of the phase that the script is in, or comes to next."""
         return self.known is None or self.known.steps == 0
 
     def goes_on(self, phases: tuple[PhaseRecord, ...], step: int) -> None:
-        """The checkpoint that the run goes on from is this one, of that step.
+        """Note the checkpoint that the run goes on from.
+
+        Args:
+            phases: the phases in the checkpoint.
+            step: its step.
 
         Raises:
-            InvalidInput: it is of another phase than the script is in.
+            InvalidInput: it belongs to another phase than the one that the script is in.
         """
         self.steps = step
         if phases and self.current is not None:
             name = self.current.name
             if len(phases) - 1 != self.number:
                 raise InvalidInput(
-                    f"the checkpoint of step {step} is of phase {len(phases) - 1}, and the script is in phase "
-                    f"{self.number}, {name!r}: it has come further than what is left of its checkpoints"
+                    f"the checkpoint of step {step} belongs to phase {len(phases) - 1}, but the script is in phase "
+                    f"{self.number}, {name!r}. The run had come further than its last readable checkpoint"
                 )
             self.current = replace(phases[-1], name=name)
         elif self.current is not None:
@@ -85,19 +90,23 @@ class PhaseProgress:
             self.stored = phases
 
     def enter(self, name: str | None, *, reopen: bool = False) -> PhaseRecord:
-        """The script begins its next phase; one that was the last, and is complete, may go on with `reopen`.
+        """Begin the script's next phase.
+
+        Args:
+            name: its name; None for the default.
+            reopen: whether it may go on if it was the run's last phase, and complete.
 
         Raises:
-            InvalidInput: it is in one; the run had another phase there; or it has trained outside of phases.
+            InvalidInput: the script is in a phase, the run had another phase here, or it has trained outside of phases.
         """
         if self.current is not None:
             raise InvalidInput(
-                f"run.phase({name!r}): given within the phase {self.current.name!r}; allowed: one after the other"
+                f"run.phase({name!r}): called within the phase {self.current.name!r}; allowed: one after the other"
             )
         if not self.walked and self.steps and not self.stored:
             raise InvalidInput(
-                f"run.phase({name!r}): given after {self.steps} steps that belong to no phase; allowed: phases for all "
-                "of a run, or for nothing of it: put what comes before into `with run.phase(…):`, too"
+                f"run.phase({name!r}): called after {self.steps} steps that belong to no phase. Allowed: phases for "
+                "all steps of a run, or for none. Put the training before it into `with run.phase(…):`, too"
             )
         name, known = name or f"phase {self.number}", self.known
         last = known is not None and self.number == len(self.stored) - 1
@@ -115,55 +124,55 @@ class PhaseProgress:
         return self.current
 
     def stepped(self) -> None:
-        """An optimizer step is done.
+        """Count an optimizer step.
 
         Raises:
             InvalidInput: the phase is complete, or the run has phases and the script is in none.
         """
         if self.passes and self.current is not None:
             raise InvalidInput(
-                f"run.step: given in the phase {self.current.name!r}, which is complete; allowed: nothing, as a "
-                "restart passes by it. run.loader and run.epochs give nothing there; for a loop of another kind ask "
-                "`phase.done`, or `phase.steps`, which is what it had"
+                f"run.step: called in the phase {self.current.name!r}, which is complete; allowed: no more steps. "
+                "run.loader and run.epochs yield nothing there. In a loop of another kind, check `phase.done`, or "
+                "`phase.steps` for the steps that it had"
             )
         if self.current is None and (self.walked or self.stored):
             raise InvalidInput(
-                "run.step: given outside of the run's phases "
+                "run.step: called outside of the run's phases "
                 f"({', '.join(repr(one.name) for one in self.walked or self.stored)}); allowed: within "
-                "`with run.phase(…):`, as all training of a run that has phases"
+                "`with run.phase(…):`. If a run has phases, all its steps belong to one"
             )
         self.steps += 1
         if self.current is not None:
             self.current = replace(self.current, steps=self.current.steps + 1)
 
     def check_finish(self) -> None:
-        """Raises InvalidInput where the run cannot be complete yet."""
+        """Raises InvalidInput within a phase: the run cannot be complete yet."""
         if self.current is not None:
             raise InvalidInput(
-                f"run.finish: given within the phase {self.current.name!r}, which is complete at the end of its "
-                "`with`; allowed: after the last phase. What is measured of a phase is kept by `phase.record`"
+                f"run.finish: called within the phase {self.current.name!r}, which is complete at the end of its "
+                "`with`; allowed: after the last phase. To keep the results of a phase, use `phase.record`"
             )
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """Keep results of the phase that the script is in; those of one that is complete stay as they are."""
+        """Keep results of the current phase. The results of a phase that was complete stay as they are."""
         if self.current is not None and not self.passes:
             kept = {**self.current.results, **plain("phase.record", values)}
             self.current = replace(self.current, results=plain("phase.record", kept))
 
     def complete(self, *, sealed: bool) -> tuple[PhaseRecord, ...]:
-        """The phases as they are to be told of when the one that the script is in is over."""
+        """The phases for the checkpoint at the end of the current phase."""
         if self.current is None:
             return self.walked
         return (*self.walked, replace(self.current, complete=True, sealed=sealed))
 
     def leave(self, *, sealed: bool) -> None:
-        """The phase is over; as it was told of, where it had been before."""
+        """End the current phase. If it was complete before, its record stays as it was."""
         self.walked = self.phases if self.idle else self.complete(sealed=sealed)
         self.current, self.reopened = None, False
 
     @property
     def phases(self) -> tuple[PhaseRecord, ...]:
-        """So far, for a checkpoint."""
+        """The phases so far, for a checkpoint."""
         return self.walked if self.current is None else (*self.walked, self.current)
 
 
@@ -171,10 +180,10 @@ class Phase:
     """One training of a run: `with run.phase("finetune") as phase:`.
 
     Attributes:
-        name: as it was given.
-        number: in the order of phases, from 0.
-        done: whether it was complete before this attempt came to it: `restore` gives the state that it ended with,
-            loops of `run.epochs` and `run.loader` give nothing, and what is recorded stays as it was.
+        name: its name.
+        number: its number, from 0.
+        done: whether it was complete before this attempt came to it. Then `restore` loads the state at its end, loops
+            over `run.epochs` and `run.loader` yield nothing, and `record` changes nothing.
     """
 
     def __init__(
@@ -191,20 +200,20 @@ class Phase:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What was recorded of it, in this attempt or in an earlier one."""
+        """The results that were recorded, in this attempt or in an earlier one."""
         return dict(self._record.results)
 
     def record(self, **results: Any) -> None:
-        """Keep results with the run's checkpoints: they are there when a restart passes by the phase.
+        """Keep results with the run's checkpoints, so that a restart that skips the phase still has them.
 
         Args:
-            results: plain JSON values, a few of them.
+            results: a few plain JSON values.
 
         Raises:
-            InvalidInput: a value is none of JSON, or all together are too large.
+            InvalidInput: a value is not plain JSON, or all together are too large.
         """
         if self._left is not None or self._course.current is None or self._course.number != self.number:
-            raise InvalidInput(f"phase.record: the phase {self.name!r} is not the one that the run is in")
+            raise InvalidInput(f"phase.record: the phase {self.name!r} is not the current one")
         self._course.record(results)
 
     @property
@@ -229,26 +238,26 @@ class Phase:
             self._left = self._course.walked[self.number]
 
 
-#: Begin a phase of that name, which may go on although it was complete; and end it.
+#: Begin a phase with a name, and whether it may be reopened; and end it.
 Enter = Callable[[str | None, bool], PhaseRecord]
 Leave = Callable[[], None]
 
 
 def plain(who: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as JSON keeps them. Raises InvalidInput where it keeps other ones, or they are too large."""
+    """The values as JSON stores them. Raises InvalidInput if JSON would change them, or they are too large."""
     for name, value in values.items():
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(
-                f"{who}: {name}: given {type(value).__name__}; allowed: plain JSON values, as numbers that are finite, "
-                f"texts, lists and mappings of them ({error})"
+                f"{who}, {name!r}: given {type(value).__name__}; allowed: plain JSON values. These are finite numbers, "
+                f"strings, and lists or dicts of them ({error})"
             ) from error
         if json.loads(text) != value and not isinstance(value, tuple):
-            raise InvalidInput(f"{who}: {name}: given {value!r}; allowed: what JSON keeps as it is")
+            raise InvalidInput(f"{who}, {name!r}: given {value!r}; allowed: values that JSON does not change")
     if (size := len(json.dumps(dict(values)))) > _MOST_BYTES:
         raise InvalidInput(
-            f"{who}: given {size} bytes; allowed: {_MOST_BYTES} of all together, as each checkpoint has them. What is "
-            "larger is kept by an object with state_dict: run.restore(model, optimizer, name=object)"
+            f"{who}: given {size} bytes; allowed: {_MOST_BYTES} in all, because each checkpoint has a copy. Keep "
+            "larger values in an object with state_dict: run.restore(model, optimizer, name=object)"
         )
     return json.loads(json.dumps(dict(values)))  # type: ignore[no-any-return]

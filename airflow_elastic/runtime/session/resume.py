@@ -1,8 +1,8 @@
-"""What a run goes on from: loaded for the phase that asks for it, and as it was saved when the loop goes on.
+"""The checkpoint that a run goes on from: loaded for the phase that restores it, and put back when the loop goes on.
 
-Between `restore` and the loop a script makes its data, goes through phases and epochs that are over, and does there
-what belongs to them. None of that is to change what was loaded, nor is what was loaded to change what is drawn at
-random for it: so generators are put back when the loop goes on, and so is all the rest where something was passed by.
+Between `restore` and the loop, a script makes its data set, and comes by phases and epochs that are over. This must not
+change the loaded state. Nor may the loaded random generators change the data that the script makes. So the generators
+are put back when the loop goes on. If the script came by finished phases or epochs, everything is loaded again.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-#: What is still to be done before the loop goes on: put generators back; load everything once more; load the newest
-#: checkpoint, as the phase has not done so itself.
-_LUCK, _AGAIN, _NEWEST = "luck", "again", "newest"
+# The work that is left before the loop goes on.
+_GENERATORS = "generators"  # put random generators back
+_AGAIN = "again"  # load everything once more
+_NEWEST = "newest"  # load the newest checkpoint, because the phase has not called `restore` itself
 
 
 class Resume:
-    """What one rank goes on from.
+    """Loads the checkpoint that one rank goes on from.
 
     Args:
-        restorer: reads checkpoints; None where there is no run.
+        restorer: reads checkpoints; None if there is no run.
         course: the phases, as the script goes through them.
-        feed: what the loop is given.
+        feed: gives the loop its data.
     """
 
     def __init__(self, restorer: Restorer | None, course: PhaseProgress, feed: DataShare) -> None:
         self._restorer, self._course, self._feed = restorer, course, feed
         self._objects: Stateful | None = None
         self._manifest: Manifest | None = None
-        self._phase: int | None = None  # that has loaded it; None: what was loaded is for all of them
-        self._order: dict[str, object] = {}  # that the position is of
+        self._phase: int | None = None  # the phase that has called `restore`; None outside of phases
+        self._order: dict[str, object] = {}  # the order of samples that the position belongs to
         self._due: str | None = None
-        self._late = False  # something was replaced again before the training that the checkpoint is of
+        self._late = False  # objects were replaced again before the phase of the checkpoint
 
     def load(self, objects: Stateful) -> Manifest | None:
-        """Load what the script's place says: the end of a phase that is complete, or the newest checkpoint. None where
-        there is none, or where the phase begins. All ranks call this together. Raises as `Restorer.restore`.
+        """Load the newest checkpoint; in a phase that is complete, the one at its end. Raises as `Restorer.restore`.
+
+        Returns None if there is none, or if the phase begins. All ranks call this together.
         """
         course, restorer = self._course, self._restorer
         self._objects, self._manifest, self._due = objects, None, None
@@ -67,26 +69,26 @@ class Resume:
 
     @property
     def _is_new(self) -> bool:
-        """Whether a phase begins, for which there is nothing to load."""
+        """Whether a phase begins that has no checkpoint yet."""
         course = self._course
         return course.current is not None and course.begins and bool(course.stored or course.walked)
 
     def replaced(self, objects: Stateful) -> None:
-        """The script has these from here on.
+        """The script has replaced objects, and uses these from here on.
 
-        What it replaces outside of its steps (see `Replacements`) it replaces again in each attempt, before it has come
-        to where the checkpoint stands: that has been saved of those that replace, and is loaded into them.
+        If it does so outside of its steps (see `Replacements`), each attempt does it again before it reaches the step
+        of the checkpoint. Then the checkpoint was saved from the new objects, and is loaded into them.
         """
         place, replaced = self._place, self._feed.replaced
-        if self._due == _NEWEST:  # the first line of a phase that has begun: its checkpoints are of these
+        if self._due == _NEWEST:  # the first line of a phase: its checkpoints are saved from the new objects
             replaced.expect(place)
         elif not (self._is_ahead and replaced.repeats(place, passes=self._course.passes)):
-            if self._due is not None:  # saved before: what there was until now has it
+            if self._due is not None:  # the checkpoint was saved before this call, from the former objects
                 self.begin()
             replaced.add(place)
         elif self._due is None and self._is_to_come:
             self._late = True
-        elif self._due is None:  # a loop of the script's own, before its next step
+        elif self._due is None:  # a loop without run.loader or run.epochs, before its next step
             self._due, self._objects = _AGAIN, objects
             self.begin()
         else:
@@ -102,19 +104,19 @@ class Resume:
 
     @property
     def _is_to_come(self) -> bool:
-        """Whether the training that the checkpoint is of is to come yet."""
+        """Whether the script has not come to the phase of the checkpoint yet."""
         return self._course.current is None and self._phase is None and not self._course.begins
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether the checkpoint is of a later moment than the script has come to, or of this one."""
+        """Whether the checkpoint was saved at this point of the script, or at a later one."""
         course, manifest = self._course, self._manifest
         if self._due is not None:
             return True
         return manifest is not None and (course.passes or self._is_to_come or course.steps == manifest.step)
 
     def facts(self) -> Resumed | None:
-        """Of what `load` is going to load; None where there is nothing. All ranks call this together."""
+        """Facts about the checkpoint that `load` will load; None if there is none. All ranks call this together."""
         course, restorer = self._course, self._restorer
         if restorer is None or self._is_new:
             return None
@@ -123,18 +125,18 @@ class Resume:
         return restorer.resumed
 
     def peek(self, name: str) -> Any:
-        """The state of an object in what `load` is going to load; None where there is none. All ranks together."""
+        """The state of an object in the checkpoint that `load` will load, or None. All ranks call this together."""
         facts = self.facts()
         return None if facts is None or self._restorer is None else self._restorer.peek(name, facts.step)
 
     def _stand(self, manifest: Manifest) -> None:
         self._feed.position = Position(manifest.epoch, manifest.offset, manifest.samples)
-        self._order, self._due = self._feed.state_dict(), _LUCK
-        if not self._feed.used:  # nothing of ours is called before a loop of the script's own goes on
+        self._order, self._due = self._feed.state_dict(), _GENERATORS
+        if not self._feed.used:  # a loop without run.loader and run.epochs makes no call before it goes on
             self.begin()
 
     def entered(self) -> None:
-        """The script has come to a phase."""
+        """The script has entered a phase."""
         course, feed, restorer = self._course, self._feed, self._restorer
         feed.enter(course.number, passes=course.passes, within=True)
         self._due = None
@@ -147,7 +149,7 @@ class Resume:
         if self._objects is None:
             return
         if self._phase is not None:
-            self._due = _NEWEST  # unless the phase restores what it trains itself
+            self._due = _NEWEST  # unless the phase calls `restore` itself
         elif self._manifest is not None:
             feed.load_state_dict(self._order)
             if self._late and not feed.used:
@@ -158,7 +160,7 @@ class Resume:
                 self._due = _AGAIN
 
     def prepare(self) -> None:
-        """The loop is about to ask where it stands."""
+        """The loop is about to read the run's position: load the newest checkpoint, if that is due."""
         if self._due == _NEWEST and self._objects is not None and self._restorer is not None:
             self._due, current = None, self._course.current
             if self._course.passes and current is not None:
@@ -172,20 +174,20 @@ class Resume:
                 self._stand(self._manifest)
 
     def begin(self) -> None:
-        """The loop goes on: from here on, all is as it was saved."""
+        """The loop goes on: put everything back as it was saved."""
         due, self._due = self._due, None
         if due is None or self._restorer is None:
             return
         if due == _NEWEST:
             raise InvalidInput(
-                "run.step: the phase has not restored what it trains; allowed: a loop over run.loader or run.epochs, "
-                "which has that restored, or run.restore(model, optimizer) within the phase"
+                "run.step: the phase has not restored its model. Call run.restore(model, optimizer) within the phase, "
+                "or loop over run.loader or run.epochs, which do so"
             )
         if due == _AGAIN or self._feed.passed:
             if due != _AGAIN:
                 log.warning(
-                    "the loop went through epochs that are over: what it did there to what is saved is undone by "
-                    "loading it once more. `for epoch in run.epochs(n):` begins with the epoch that the run is in"
+                    "the loop went through epochs that are over. The checkpoint is loaded again, to undo changes of "
+                    "saved objects there. `for epoch in run.epochs(n):` begins with the run's current epoch"
                 )
             self._load_again()
         self._restorer.restore_random_states()
@@ -195,15 +197,15 @@ class Resume:
             self._restorer.restore_step(self._objects, self._manifest.step)
 
     def passed_by(self) -> None:
-        """The script is at the end of a phase that is complete: all is as the phase had left it."""
+        """The script is at the end of a skipped phase: put everything back as it was at the end of the phase."""
         course, restorer = self._course, self._restorer
         if restorer is None or course.current is None:
             return
         try:
             self.prepare()
-        except InvalidInput as error:  # the phase has objects of its own, and its script leaves them out
+        except InvalidInput as error:  # the phase had its own objects, which the script does not make now
             log.info("the objects of the phase before stay as they are: %s", error)
-        if not course.current.sealed:  # what came after its last step was done again
+        if not course.current.sealed:  # the script has repeated what comes after the last step
             self.begin()
             return
         self._due, end = None, course.current.to_step

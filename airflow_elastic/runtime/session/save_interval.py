@@ -1,4 +1,4 @@
-"""How often this run saves, where it is left to find that out."""
+"""How often a run saves if it chooses the interval itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WORTH_TELLING = 1.25
 
 
 class SaveInterval:
-    """The interval between two saves, from what was measured.
+    """The interval between two saves, computed from the measured cost of a save.
 
     Args:
-        between_failures: seconds from one failure of the run to the next.
-        longest: the interval is never longer. Default: an hour.
-        words: of this rank's page, in which the agent says how long it writes.
-        told: whether this rank logs what the interval is.
+        between_failures: mean seconds between two failures of the run.
+        longest: the longest interval, in seconds. Default: `LONGEST_SECONDS`.
+        words: the numbers in this rank's page, where the agent reports how long it takes to write a save.
+        told: whether this rank logs the interval.
 
     Attributes:
         seconds: the interval.
@@ -34,7 +34,10 @@ class SaveInterval:
         self.seconds = min(FIRST_SECONDS, self._longest)
 
     def measured(self, cost: float) -> None:
-        """A save has stopped training for `cost` seconds. The first one does not count for more than the others."""
+        """Note that a save has stopped training for `cost` seconds, and compute the interval again.
+
+        The estimate falls to a faster save at once, and rises halfway to a slower one: the first save may be slow.
+        """
         self._cost = cost if self._cost is None else min(cost, 0.5 * (self._cost + cost))
         interval = save_interval(self._cost, self._words[shared_page.WRITING], self._between, self._longest)
         self.seconds = interval.seconds

@@ -1,4 +1,4 @@
-"""When a rank saves, and when it stops: what falls due, what somebody asks for, what waits for the end of an epoch."""
+"""When a rank saves and when it stops: by policy, on request, or after a wait for the end of an epoch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from airflow_elastic.runtime.session.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
-#: Why a state is saved with which a training of several is complete.
+#: The reason of the save at the end of a phase.
 PHASE = "phase"
 
 
 class SaveSchedule:
-    """The saves of one rank, at the same steps as those of all others.
+    """The saves of one rank. All ranks save at the same steps.
 
     Args:
         ranks: this rank among the others.
-        voice: of this rank.
-        policy: of the run.
-        write: saves the state as it is now, for that reason; returns whether it was saved.
-        settle: has all ranks go on from the same weights, where they train by themselves.
+        voice: reports for this rank, and receives orders.
+        policy: the run's checkpoint policy.
+        write: saves the state now, for a reason. Returns whether it was saved.
+        settle: gives all ranks the same weights, if they train by themselves.
 
     Attributes:
-        saved: the newest step that is saved; -1: none is.
-        waits: whether the last step of an epoch is done, and not yet what belongs to its end: what falls due waits for
-            that.
+        saved: the newest saved step; -1: none.
+        waits: whether the last step of an epoch is done, but the loop body is not. Saves that are due wait for its end.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class SaveSchedule:
         self.saved, self.waits = -1, False
 
     def goes_on(self, step: int, pace: SaveInterval | None, *, saved: bool) -> None:
-        """From this step, which is saved already or is the beginning."""
+        """Training begins at this step, which is saved already, or is the beginning of the run."""
         if saved:
             self.saved = step
             self._agreement.again(step)
@@ -59,7 +58,7 @@ class SaveSchedule:
     # -- with each step ------------------------------------------------------------------------------------------
 
     def act(self, step: int) -> None:
-        """Do what anybody was asked for. All ranks do so with the same step."""
+        """Save or stop if any rank was asked to. All ranks do so at the same step."""
         words = self._agreement.answer()
         if words is None:
             return
@@ -74,12 +73,12 @@ class SaveSchedule:
         self._agreement.again(step)
 
     def park(self, step: int) -> None:
-        """Save, and wait to be ended: does not return."""
+        """Save, and wait to be ended. Does not return."""
         self.now(step, BREAKPOINT)
         self._park()
 
     def due(self, step: int) -> None:
-        """Save what the policy says of this step, or said of one whose end has not come."""
+        """Save if the policy says so for this step, or said so for an earlier one whose save was put off."""
         every = self._policy.every_steps
         if (self._put_off and not self.waits) or (every is not None and step % every == 0):
             self.now(step, "steps")
@@ -91,7 +90,7 @@ class SaveSchedule:
             self._write(between)
 
     def ask(self, step: int, *, averaging: bool) -> None:
-        """Begin to find out, together, whether anybody was asked to save or to stop, where it is time for that."""
+        """Begin a collective that finds out whether any rank was asked to save or stop, if one is due at this step."""
         if not averaging and not self._agreement.due(step):
             return
         due = self._seconds is not None and time.monotonic() - self._at >= self._seconds
@@ -106,10 +105,10 @@ class SaveSchedule:
     # -- saving --------------------------------------------------------------------------------------------------
 
     def now(self, step: int, reason: str) -> bool:
-        """Save, unless this step is saved already, or waits for the end of its epoch; returns whether it was saved."""
+        """Save, unless this step is saved already, or waits for the end of its epoch. Returns whether it was saved."""
         if self.saved == step:
             return False
-        if self.waits and reason != BREAKPOINT:  # who has to end has no time for that
+        if self.waits and reason != BREAKPOINT:  # a rank that must end has no time to wait
             self._put_off[reason] = None
             return False
         self._settle()
@@ -123,7 +122,7 @@ class SaveSchedule:
         return saved
 
     def end_of_epoch(self, step: int) -> None:
-        """What belongs to the end of an epoch is done: so is what waited for that."""
+        """The loop body of an epoch is done: do the saves that had to wait."""
         self.waits, reasons = False, list(self._put_off)
         self._put_off = {}
         between = [reason for reason in reasons if reason == in_between(self._policy, step)]
@@ -135,22 +134,22 @@ class SaveSchedule:
             self._write(reason)
 
     def forget(self) -> None:
-        """What has waited is not wanted any more."""
+        """Drop the saves that have waited."""
         self.waits, self._put_off = False, {}
 
     def answer(self) -> None:
-        """Hear what was asked for, and leave it: there is nothing more to do."""
+        """Finish the last collective, and ignore its result: training is complete."""
         self._agreement.answer()
 
     def _park(self) -> None:
-        """Saved, and nothing more to do: the agent ends this process and starts the next one where it is needed."""
+        """Report the save, and wait: the agent ends this process, and starts a new one if it is needed."""
         self._voice.parked()
         if threading.current_thread() is threading.main_thread():
-            # A framework may have put it off to the end of a step that does not come.
+            # A framework's handler may wait for the end of a step, and no step follows.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while True:
             signal.pause()
 
 
-#: Of several reasons to save the first of these is told: such a save is not left out as readily as the others.
+#: If a save has several reasons, the first of these is recorded: such a save is skipped less readily than the others.
 _WEIGHT = ("requested", "script", "steps", "seconds")

@@ -1,4 +1,4 @@
-"""The part of a session that knows of passes that are to leave no trace: learning-rate finders, warm-ups, trials."""
+"""The part of a session for passes that must leave no trace: learning-rate finders, warm-ups, trials."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Scratch:
-    """What a script says of passes that are no part of its training."""
+    """Methods with which a script marks passes that are not part of its training."""
 
     _averaging: LocalSGD | None
     _course: PhaseProgress
@@ -38,7 +38,7 @@ class Scratch:
     _aside: Rollback | None = None
 
     def _join_saver(self) -> None:
-        """What is copied beside training is copied then, and may be changed."""
+        """Wait until a copy that runs beside training is done, so that the objects may change."""
         raise NotImplementedError
 
     @property
@@ -48,36 +48,36 @@ class Scratch:
 
     @contextlib.contextmanager
     def scratch(self, *objects: Any) -> Iterator[None]:
-        """A pass that is to leave no trace: `with run.scratch():`, around a learning-rate finder or a warm-up.
+        """A pass that must leave no trace: `with run.scratch():`, around a learning-rate finder or a warm-up.
 
-        Within, `loader` gives data from its beginning, `step` counts nothing, and nothing is saved. At the end all is
-        put back that was restored, and what is given here: weights, optimizers, other objects, generators of random
-        numbers. What the pass has found is kept by `run.note`, or `phase.record`.
+        Within, `loader` yields data from its beginning, `step` does not count, and nothing is saved. At the end, the
+        objects of `restore` and those given here get their former state back, and so do random generators. To keep what
+        the pass has found, use `run.note` or `phase.record`.
 
-        All ranks call this together. Where they are asked to end meanwhile, all is put back and saved first; what else
-        is to be saved waits for the first step after it.
+        All ranks call this together. If they must end meanwhile, they first put everything back, and save. Other saves
+        wait for the first step after the pass.
 
         Args:
-            objects: models, optimizers and schedules to put back, that `restore` was not given.
+            objects: models, optimizers and schedules to put back, if `restore` was not given them.
 
         Raises:
-            InvalidInput: an object has no state, or a layer has no shape yet; or the script is in such a pass.
-            RuntimeError: something could not be put back; all else is.
+            InvalidInput: an object has no state, a layer has no shape yet, or the script is in such a pass already.
+            RuntimeError: an object could not be put back. All others are.
         """
         if self._aside is not None:
-            raise InvalidInput("run.scratch: given within run.scratch; allowed: one after the other")
+            raise InvalidInput("run.scratch: called within run.scratch; allowed: one after the other")
         self._join_saver()
         with self._voice.measuring(), _as_before(self, self._inert(objects)):
             yield
 
     def _looked_at(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches. Each one says that the rank is at work, as no step does here."""
+        """Yield the batches, and report at each one that the rank does not hang: `step` does not do so here."""
         for one in batches:
             self._voice.works()
             yield one
 
     def _inert(self, objects: tuple[Any, ...]) -> dict[str, Any]:
-        """What takes the place of a session's own parts meanwhile."""
+        """The parts that replace the session's own during the pass, by attribute."""
         kept = Rollback((*_all_of(self._objects), *objects))
         course, feed = _NoPhases(), DataShare(self._ranks, None, lambda steps: None)
         going_on, voice = _NoResume(kept, course, feed), _BareHeartbeat(self._voice)
@@ -98,13 +98,13 @@ class Scratch:
 
 @contextlib.contextmanager
 def _as_before(session: Scratch, meanwhile: dict[str, Any]) -> Iterator[None]:
-    """Parts of a session are others within, and all is put back that these were to keep."""
-    luck, kept = random_state.capture(), meanwhile["_aside"]
+    """Replace parts of a session meanwhile. At the end put them back, and the state of all kept objects."""
+    generators, kept = random_state.capture(), meanwhile["_aside"]
     former = {name: getattr(session, name) for name in meanwhile}
 
     def leave() -> None:
-        with contextlib.ExitStack() as each:  # the last one first, and all of them
-            each.callback(random_state.restore, luck)
+        with contextlib.ExitStack() as each:  # runs all of them, the last one first, even if one fails
+            each.callback(random_state.restore, generators)
             each.callback(kept.put_back)
             each.callback(vars(session).update, former)
             if session._averaging is not None:
@@ -117,7 +117,7 @@ def _as_before(session: Scratch, meanwhile: dict[str, Any]) -> Iterator[None]:
     except BaseException as error:
         try:
             leave()
-        except Exception as another:  # told beside what the pass has ended with, not in its place
+        except Exception as another:  # added to the error of the pass, which must not be replaced
             error.add_note(str(another))
             log.error("%s", another)
         raise
@@ -132,16 +132,14 @@ def _all_of(objects: Stateful | None) -> Iterator[Any]:
 
 
 class _NoPhases(PhaseProgress):
-    """No phase of the run."""
+    """Counts steps that belong to no phase of the run."""
 
     def check_finish(self) -> None:
-        raise InvalidInput(
-            "run.finish: given within run.scratch; allowed: after the training that is to count"
-        )
+        raise InvalidInput("run.finish: called within run.scratch; allowed: after the training")
 
 
 class _NoResume(Resume):
-    """Goes on from nothing: what is restored begins as it is, and is put back, too."""
+    """Loads no checkpoint. Objects that are restored meanwhile keep their state, and get it back at the end, too."""
 
     def __init__(self, kept: Rollback, course: PhaseProgress, feed: DataShare) -> None:
         super().__init__(None, course, feed)
@@ -157,11 +155,11 @@ class _NoResume(Resume):
 
 
 class _NoSaves(SaveSchedule):
-    """Saves nothing. Where ranks have to end, all is put back, and then saved.
+    """Saves nothing. If ranks must end, it puts everything back, and then saves.
 
     Args:
-        session: of this rank.
-        voice: tells whether they have to.
+        session: the session of this rank.
+        voice: knows whether ranks must end.
     """
 
     def __init__(self, session: Scratch, voice: Heartbeat) -> None:
@@ -176,10 +174,10 @@ class _NoSaves(SaveSchedule):
 
 
 class _BareHeartbeat(Heartbeat):
-    """Tells that the rank is at work, and nothing else.
+    """Reports only that the rank does not hang.
 
     Args:
-        voice: of the rank.
+        voice: the reports of the rank.
     """
 
     def __init__(self, voice: Heartbeat) -> None:
@@ -206,4 +204,4 @@ class _BareHeartbeat(Heartbeat):
 
 
 def _nothing() -> None:
-    """There is nothing to leave yet."""
+    """Before the pass begins there is nothing to put back."""

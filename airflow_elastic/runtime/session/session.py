@@ -1,4 +1,4 @@
-"""What a training script holds: the session of one rank."""
+"""The session of one rank, which a training script uses."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ log = logging.getLogger(__name__)
 
 
 def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
-    """Join the other ranks; call once, before anything else of torch.distributed.
+    """Join the other ranks. Call it once, before anything else of torch.distributed.
 
-    Started by airflow-elastic, the script reports, saves and restores; started by torchrun or as a plain program it
-    trains all the same, without checkpoints.
+    A script that airflow-elastic has started reports, saves and restores. Started by torchrun, or as a plain program,
+    it trains the same way, but without checkpoints.
 
     Args:
-        total_steps: optimizer steps the training is meant to have, for progress; `loader` says so too.
-        backend: torch's backend for gradients. Default: nccl where there are GPUs, else gloo.
-        timeout: seconds after which a collective that does not come back fails.
+        total_steps: planned optimizer steps, for progress. `loader` sets them, too.
+        backend: torch's backend for gradients. Default: nccl if there are GPUs, else gloo.
+        timeout: seconds after which a blocked collective fails.
 
     Raises:
-        InvalidInput: a number is none, or too large; or there is no such GPU.
+        InvalidInput: an argument is not a number, or too large; or there is no such GPU.
     """
     if total_steps is not None:
         total_steps = whole_number("total_steps", total_steps, 0, "elastic.init")
@@ -58,12 +58,12 @@ def init(*, total_steps: int | None = None, backend: str | None = None, timeout:
     return Session(RankEnvironment.read(), total_steps=total_steps, backend=backend, timeout=timeout)
 
 
-#: That of this process, where an agent of ours has started it.
+#: The session of this process, if an agent has started it.
 _OF_PROCESS: list[Session] = []
 
 
 def joined() -> Session:
-    """That of this process, for a framework whose objects come one after another; or a new one.
+    """The session of this process; else a new one. For a framework that makes several trainers in one process.
 
     Raises:
         InvalidInput: the run is finished.
@@ -82,8 +82,8 @@ class Session(PhaseLoop, ModelChanges, Scratch):
     Attributes:
         rank: this rank, from 0.
         local_rank: this rank on its worker.
-        world_size: all ranks.
-        device: where this rank's tensors belong.
+        world_size: number of all ranks.
+        device: the device for this rank's tensors.
         attempt: number of the attempt, from 1.
     """
 
@@ -114,36 +114,36 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._objects: Stateful | None = None
         self._saves = SaveSchedule(self._ranks, self._voice, self._policy, self._write, self.settle)
         self._averaging: LocalSGD | None = None
-        self._metrics: dict[str, float] = {}  # newest numbers of the script's own, for the manifest
+        self._metrics: dict[str, float] = {}  # the script's newest metrics, for the manifest
         self._notes: dict[str, Any] = {}
-        self._trained: set[int] = set()  # phases that a framework has had its training in
+        self._trained: set[int] = set()  # the phases in which a framework has already trained
         self._course = PhaseProgress(self._restorer.phases if self._restorer else ())
         self._going_on = Resume(self._restorer, self._course, self._feed)
         self._feed.begin = self._going_on.begin
 
     @property
     def is_reported(self) -> bool:
-        """Whether an agent of ours hears what this rank says."""
+        """Whether an agent receives this rank's reports."""
         return self._saver is not None
 
     # -- restoring -----------------------------------------------------------------------------------------------
 
     @property
     def resumed(self) -> Resumed | None:
-        """What `restore` is going to load, before anything is built for it; None where the run begins.
+        """Facts about the checkpoint that `restore` will load, so that a script can build its model for it.
 
-        The same on all ranks. Where that checkpoint turns out to be damaged, what was built by it is of no use: it is
-        set aside, the rank ends with exit code 138, and the next attempt is told of the checkpoint before it.
+        The same on all ranks; None if the run begins. If the checkpoint turns out to be damaged, it is set aside, and
+        the rank ends with exit code 138. The next attempt gets the checkpoint before it.
 
         Raises:
-            InvalidInput: the newest checkpoint is of another run.
+            InvalidInput: the newest checkpoint belongs to another run.
             StoreError: the run's storage cannot be read.
         """
         return self._restorer.resumed if self._restorer else None
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done since the run began, over all attempts; before `restore` those of `resumed`."""
+        """Optimizer steps done since the run began, over all attempts. Before `restore`, the step of `resumed`."""
         course = self._course
         if self._objects is None and not course.steps and (resumed := self.resumed) is not None:
             return resumed.step
@@ -156,26 +156,26 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         rebuild: Rebuild | None = None,
         **others: Any,
     ) -> int:
-        """Load the newest verified checkpoint; from then on the same objects are what is saved.
+        """Load the newest verified checkpoint. From then on, saves store the state of these objects.
 
         Args:
             model: the model, wrapped (DDP, FSDP2) or not.
             optimizers: its optimizers.
-            rebuild: for a model or optimizers whose shape changes while they are trained: called before anything is
-                loaded, on each rank, with the facts of the checkpoint (`resumed`), and not where there is none. It
-                changes them in place to what they were then, and may return other optimizers to load in their place.
-            others: whatever else has `state_dict` and `load_state_dict`: schedulers, gradient scalers, ... All ranks
-                have them alike, but for a StatefulDataLoader of torchdata, whose state is each rank's own. None: the
-                script has no such object any more, and what a checkpoint has of it is left.
+            rebuild: for a model or optimizers that change their shape during training. Called on each rank before
+                anything is loaded, with the facts of the checkpoint (`resumed`); not if there is no checkpoint. It
+                changes them in place to their shape at that time, and may return other optimizers to load instead.
+            others: other objects with `state_dict` and `load_state_dict`, such as schedulers and gradient scalers. They
+                are the same on all ranks, except a StatefulDataLoader of torchdata: its state is saved for each rank.
+                None: the script no longer has this object, and its state in a checkpoint is not loaded.
 
         Returns:
-            The step that training goes on from; 0 where there is no checkpoint.
+            The step that training goes on from; 0 if there is no checkpoint.
 
         Raises:
-            CheckpointDamaged: there are checkpoints, but none is whole.
-            InvalidInput: the newest one is of another model, optimizer, dtype or run, of a StatefulDataLoader on more
-                or fewer ranks, or of a ShardedStream with other shards, or has an object that is not given; or a worker
-                has not the memory to save into.
+            CheckpointDamaged: there are checkpoints, but all are damaged.
+            InvalidInput: the newest checkpoint has another model, optimizer, dtype or run, or an object that is not
+                given. Or its StatefulDataLoader had another number of ranks, or its ShardedStream other shards. Or a
+                worker does not have enough memory to save into.
         """
         began = time.monotonic()
         left = frozenset(name for name, other in others.items() if other is None)
@@ -205,19 +205,19 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         return course.steps
 
     def average(self, *, every: int, patience: float | None = None) -> None:
-        """From here on each rank trains by itself, and all take the mean of their weights every so many steps.
+        """From here on each rank trains by itself, and every `every` steps all ranks average their weights.
 
-        For slow networks: nothing is exchanged in between. All ranks call this together, after `restore`, with a model
-        that nothing wraps. Where a state is saved, all of them take the mean of weights and optimizer states before.
-        Stops and saves that somebody asks for take effect with the second round after.
+        For slow networks: ranks exchange nothing in between. All ranks call this together, after `restore`, with a
+        model without a wrapper. Before each save, they average weights and optimizer states. Requests to save or stop
+        take effect with the second round after them.
 
         Args:
             every: steps from one round to the next.
-            patience: seconds that ranks wait in a round for those that are late, which go on from its mean when they
-                come; what they have done counts in the round after. Default: as long as it takes.
+            patience: seconds that a round waits for late ranks. A late rank goes on from the mean of that round when it
+                comes, and its own steps count in the next round. Default: no limit.
 
         Raises:
-            InvalidInput: there is no model yet, or one whose ranks exchange gradients or weights already.
+            InvalidInput: there is no model yet, or its ranks exchange gradients or weights already.
         """
         if self._objects is None or self._averaging is not None:
             raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
@@ -242,33 +242,33 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         dynamic: bool = False,
         **options: Any,
     ) -> Iterator[Any]:
-        """Yield this rank's share of every global batch, from where the run stands to the end of the last epoch.
+        """Yield this rank's share of every global batch, from the run's position to the end of the last epoch.
 
-        Call `step` once for each, or where `step_due` says so. Every sample of an epoch is consumed exactly once, at
-        any world size and over any number of restarts; the global batch stays what it is.
+        Call `step` once for each share; with `micro_batch`, when `step_due` is True. Every sample of an epoch is
+        consumed exactly once, at any world size and over any number of restarts. The global batch stays the same.
 
         Args:
-            data: a data set with a length and an index, or a stream of shards, which `restore` was given, too.
-            global_batch: samples of one optimizer step, all ranks together.
-            epochs: epochs the training has in all. In a loop over `run.epochs` nothing: there it is the one at hand.
-            epoch: that one, where a loop says so.
-            seed: of the order of samples.
-            shuffle: False keeps the order of the data set. Of a stream, its shards are shuffled.
-            micro_batch: the most samples that a rank gets at once: its share of a global batch comes in pieces, whose
-                gradients are to be summed. Default: the share comes whole.
-            even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as any other: for a
-                loop that counts them. Not of a stream.
-            dynamic: hand these pieces out to whoever is ready, where ranks are not equally fast.
+            data: a data set with a length and an index, or a stream of shards that was also passed to `restore`.
+            global_batch: samples of one optimizer step, over all ranks.
+            epochs: epochs of the training in all. Not in a loop over `run.epochs`, which sets the current epoch.
+            epoch: the current epoch, for a loop that counts its epochs itself.
+            seed: seed of the order of samples.
+            shuffle: False keeps the order of the data set. A stream shuffles its shards.
+            micro_batch: the most samples that a rank gets at once. Its share of a global batch then comes in pieces,
+                and the script sums their gradients. Default: the whole share at once.
+            even_pieces: cut the smaller global batch at the end of an epoch into as many pieces as the others. For a
+                loop that counts them. Not with a stream.
+            dynamic: give each piece to the next rank that is ready. For ranks that are not equally fast.
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
 
         Raises:
-            InvalidInput: with data of this kind nobody could go on where it was left; or an epoch was begun in another
-                order: with another seed, or another number of samples.
+            InvalidInput: a restart could not go on in data of this kind. Or the epoch was begun in another order, that
+                is, with another seed or another number of samples.
         """
         saved = self._objects.others.values() if self._objects is not None else (data,)
         if isinstance(data, ShardedStream) and all(one is not data for one in saved):
             raise InvalidInput(
-                "where a stream stands has to be saved: run.restore(model, optimizer, data=stream), then run.loader"
+                "the position of a stream must be saved: call run.restore(model, optimizer, data=stream) before"
             )
         self._going_on.prepare()
         batches = self._feed.batches(
@@ -287,38 +287,38 @@ class Session(PhaseLoop, ModelChanges, Scratch):
 
     @property
     def ahead(self) -> tuple[int, int]:
-        """Epoch and offset, in samples, of what comes behind all that `loader` has given; 0 and 0 before it has."""
+        """Epoch, and offset in samples, of the next sample that `loader` will yield."""
         return self._feed.ahead
 
     @property
     def weight(self) -> float:
-        """Multiply the mean loss of what `loader` gave by it, so that the gradient is that of the global batch.
+        """Multiply the mean loss of each batch from `loader` by this, to get the gradient of the global batch.
 
-        1.0 where the global batch divides evenly among ranks, and comes whole.
+        1.0 if the global batch divides evenly among ranks, and each share comes whole.
         """
         return self._feed.weight
 
     @property
     def step_due(self) -> bool:
-        """Whether what `loader` gave is the last of a global batch, and the optimizer's turn has come."""
+        """Whether the last batch from `loader` completes a global batch, so that the optimizer must step."""
         return self._feed.step_due
 
     def accumulate(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Around the forward and backward pass of each piece: DDP exchanges gradients with the last of a step only.
+        """Around the forward and backward pass of each piece: DDP exchanges gradients only at the last one of a step.
 
         Raises:
-            InvalidInput: pieces cannot be handed out to whoever is ready, with such a model.
+            InvalidInput: `dynamic` is not possible with such a model.
         """
         return self._feed.accumulate(model)
 
     # -- stepping ------------------------------------------------------------------------------------------------
 
     def step(self, loss: torch.Tensor | float | None = None, **metrics: float) -> None:
-        """Say that one optimizer step is done: reports it, saves when that is due, and stops where it is asked to.
+        """Call this after each optimizer step: it reports the step, saves if a save is due, and stops on request.
 
         Args:
-            loss: for the progress; read at most once a second, so it costs no synchronisation.
-            metrics: further numbers for the progress.
+            loss: shown in the progress. It is read at most once a second, to avoid a synchronisation at each step.
+            metrics: other numbers to show in the progress.
         """
         self._going_on.begin()
         self._course.stepped()
@@ -327,7 +327,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._voice.stepped(step, self._feed.position, loss, metrics)
         self._loss, self._metrics = loss, metrics or self._metrics
         self._saves.waits = self._feed.at_end
-        # Where ranks train by themselves, they have as much to do with each other as they average, and no more.
+        # Ranks that train by themselves meet only in the rounds in which they average.
         averaging = self._averaging
         together = averaging is None or averaging.due(step)
         if together:
@@ -339,26 +339,26 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         if together:
             self._saves.ask(step, averaging=averaging is not None)
         if not self._announced and self._saver is not None and self._objects is not None:
-            self._announced = True  # after the first step: optimizers have their state now
+            self._announced = True  # only now, because optimizers get their state in the first step
             self._saver.announce(self._objects)
         if not self._saves.waits:
-            self._loss = None  # it may hold much memory
+            self._loss = None  # its graph may hold much memory
 
     # -- saving --------------------------------------------------------------------------------------------------
 
     def save(self, *, reason: str = "script") -> None:
         """Save now, unless this step is saved already. All ranks call this together.
 
-        Returns when the state is in memory of the worker's agent, which writes it to storage while training goes on.
+        Returns when the agent has the state in memory. The agent writes it to storage while training goes on.
 
         Raises:
-            InvalidInput: there is not enough memory for it, or something in it cannot be kept.
+            InvalidInput: there is not enough memory, or the state has a value that cannot be saved.
         """
         if not self._saves.now(self._course.steps, reason):
             self._join_saver()
 
     def _join_saver(self) -> None:
-        """What is copied beside training is copied then, and may be changed."""
+        """Wait until a copy that runs beside training is done, so that the objects may change."""
         if self._saver is not None:
             self._saver.join()
 
@@ -367,23 +367,23 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             return False
         with self._voice.saving():
             loss, course = number_of(self._loss), self._course
-            told = self._metrics if loss is None else {"loss": loss, **self._metrics}
+            metrics = self._metrics if loss is None else {"loss": loss, **self._metrics}
             return self._saver.save(
                 self._objects,
                 course.steps,
                 self._feed.position,
                 reason=reason,
-                metrics=finite(told),
+                metrics=finite(metrics),
                 account=self._accountant.account() if self._accountant else None,
                 phases=course.complete(sealed=True) if reason == PHASE else course.phases,
                 notes=self._notes,
             )
 
     def finish(self, **metrics: float) -> None:
-        """Training is complete: save the final checkpoint and hand over the results. All ranks call this together."""
+        """Training is complete: save the final checkpoint, and report the results. All ranks call this together."""
         self._metrics = finite(metrics)
         if lost := [f"{name}={metrics[name]}" for name in sorted(metrics.keys() - self._metrics.keys())]:
-            log.warning("not finite, and so not kept: %s", ", ".join(lost))
+            log.warning("these metrics are not finite, so they are not kept: %s", ", ".join(lost))
         self._course.check_finish()
         self._going_on.begin()
         self._feed.end()

@@ -300,9 +300,8 @@ def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], togethe
                 together.goes_on()
             for account in copy.word.accounts:
                 node.store.put(account.key, (here / account.key).read_bytes())
-            with contextlib.suppress(
-                checkpoints.CheckpointDamaged
-            ):  # a checkpoint with its name is damaged: `_is_stored` reports that
+            # If a checkpoint with its name is damaged, `_is_stored` reports it.
+            with contextlib.suppress(checkpoints.CheckpointDamaged):
                 tell(node.store, replace(copy.word.part, manifest=ours))
     except Superseded as error:
         node.stop()

@@ -82,9 +82,8 @@ class Listener:
             except OSError as error:
                 if self._closed:
                     return
-                log.warning(
-                    "%s: new connections fail just now: %s", self._name, error
-                )  # e.g. too many files are open
+                # For example, too many files are open.
+                log.warning("%s: new connections fail just now: %s", self._name, error)
                 time.sleep(1.0)
                 continue
             threading.Thread(

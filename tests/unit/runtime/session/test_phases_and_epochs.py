@@ -339,12 +339,12 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
             run.restore(model, optimizer)
             with pytest.raises(InvalidInput, match="within the phase 'one'"):
                 run.phase("two").__enter__()
-            with pytest.raises(InvalidInput, match="given within the phase"):
+            with pytest.raises(InvalidInput, match="called within the phase"):
                 run.finish()
             with pytest.raises(InvalidInput, match="allowed: the number of all epochs"):
                 run.loader(TensorDataset(torch.randn(4, 4)), global_batch=4)
             for _ in run.epochs(1):
-                with pytest.raises(InvalidInput, match="given within a loop"):
+                with pytest.raises(InvalidInput, match="called within a loop"):
                     run.epochs(1)
                 with pytest.raises(InvalidInput, match="The loader yields the rest of that epoch"):
                     run.loader(TensorDataset(torch.randn(4, 4)), global_batch=4, epochs=5)

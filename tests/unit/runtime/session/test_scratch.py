@@ -218,7 +218,9 @@ def test_what_a_pass_has_found_is_kept_by_a_note(tmp_path: Path) -> None:
 def test_what_cannot_be_within_it_is_said(tmp_path: Path) -> None:
     def refused(run: Session) -> bool:
         with run.scratch():
-            with pytest.raises(InvalidInput, match=r"given within run\.scratch; allowed: after the training"):
+            with pytest.raises(
+                InvalidInput, match=r"called within run\.scratch; allowed: after the training"
+            ):
                 run.finish()
             with pytest.raises(InvalidInput, match="allowed: one after the other"):
                 run.scratch().__enter__()
