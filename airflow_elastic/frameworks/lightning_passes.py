@@ -73,7 +73,7 @@ class Passes:
 
     def _look(self, run: Session) -> None:
         self._notes = dict(run.resumed.notes) if run.resumed is not None else {}
-        self._phase = run._course.number
+        self._phase = run._progress.number
 
     def begin(self) -> None:
         """Note that training begins: from now on a finder is refused."""

@@ -1,4 +1,4 @@
-"""The state of one worker in its agent: the pages of its ranks, and its orders, such as SIGTERM: save, and end."""
+"""The state of one worker in its agent: the pages of its ranks, and its orders. SIGTERM means: save and end."""
 
 from __future__ import annotations
 

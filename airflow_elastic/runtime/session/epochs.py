@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def epochs_left(
-    number: int, feed: DataShare, going_on: Resume, saves: SaveSchedule, steps: Callable[[], int]
+    number: int, feed: DataShare, resume: Resume, saves: SaveSchedule, steps: Callable[[], int]
 ) -> Iterator[int]:
     """Yield the epochs of a training that are left.
 
@@ -26,7 +26,7 @@ def epochs_left(
     Args:
         number: epochs in all.
         feed: gives the data of the epochs, and knows the run's position.
-        going_on: puts the loaded state back when an epoch begins.
+        resume: puts the loaded state back when an epoch begins.
         saves: has the saves that wait for the end of an epoch.
         steps: returns how many steps the run has done.
 
@@ -39,19 +39,19 @@ def epochs_left(
             f"run.epochs: called within a loop over run.epochs, at epoch {feed.epoch}; allowed: one loop after the "
             "other"
         )
-    return _epochs_left(number, feed, going_on, saves, steps)
+    return _epochs_left(number, feed, resume, saves, steps)
 
 
 def _epochs_left(
-    number: int, feed: DataShare, going_on: Resume, saves: SaveSchedule, steps: Callable[[], int]
+    number: int, feed: DataShare, resume: Resume, saves: SaveSchedule, steps: Callable[[], int]
 ) -> Iterator[int]:
-    going_on.prepare()
+    resume.prepare()
     if not feed.passes:
         feed.epochs = number
         try:
             while (epoch := feed.position.epoch) < number:
                 if not feed.position.offset:
-                    going_on.begin()
+                    resume.begin()
                 feed.epoch = epoch
                 yield epoch
                 feed.close(epoch)
@@ -62,4 +62,4 @@ def _epochs_left(
                 feed.close(feed.epoch)
                 saves.forget()
             feed.epoch = None
-    going_on.begin()
+    resume.begin()

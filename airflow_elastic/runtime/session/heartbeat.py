@@ -52,9 +52,9 @@ class Heartbeat:
             log_to_output()
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
-        self._said = RankNote()
+        self._last_note = RankNote()
         self._phases: tuple[PhaseRecord, ...] = ()
-        self._is_told = bool(total_steps)
+        self._total_is_given = bool(total_steps)
         self._clock: ForwardTimer | None = None
         self._last: float | None = None  # when the step before this one ended
         self.words[shared_page.TOTAL_STEPS] = float(total_steps or 0)
@@ -81,9 +81,9 @@ class Heartbeat:
     def enter(self, phases: tuple[PhaseRecord, ...]) -> None:
         """Report the run's phases so far. The planned number of steps is forgotten, unless `init` was given it."""
         self._phases = phases
-        if not self._is_told:
+        if not self._total_is_given:
             self.words[shared_page.TOTAL_STEPS] = 0.0
-        self._tell(self._said.metrics)
+        self._write_note(self._last_note.metrics)
 
     def restoring(self, done: int, whole: int) -> None:
         """Report how many bytes of the checkpoint are read, of all that must be read. This counts as progress."""
@@ -162,7 +162,7 @@ class Heartbeat:
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report that training is complete."""
         self.words[shared_page.TOTAL_STEPS], self.words[shared_page.MEMORY] = float(step), float(_memory())
-        self._tell(metrics)
+        self._write_note(metrics)
         self.words[shared_page.FINISHED] = 1.0
 
     def _note(
@@ -180,22 +180,22 @@ class Heartbeat:
         words[shared_page.STEP_SECONDS] = seconds / steps if steps else 0.0
         words[shared_page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
         words[shared_page.SAMPLES_PER_SECOND], words[shared_page.MEMORY] = samples / seconds, float(_memory())
-        self._tell(metrics)
+        self._write_note(metrics)
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 
-    def _tell(self, metrics: Mapping[str, float]) -> None:
+    def _write_note(self, metrics: Mapping[str, float]) -> None:
         """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
-        said = RankNote(finite(metrics), self._phases)
-        if self._note_path is None or said == self._said:
+        note = RankNote(finite(metrics), self._phases)
+        if self._note_path is None or note == self._last_note:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")
         try:
-            temporary.write_text(json.dumps(encode(said)))
+            temporary.write_text(json.dumps(encode(note)))
             temporary.replace(self._note_path)
         except OSError as error:  # e.g. a full disk: no reason to end training
             log.warning("the metrics of this rank cannot be reported: %s", error)
         else:
-            self._said = said
+            self._last_note = note
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:

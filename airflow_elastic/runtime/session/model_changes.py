@@ -21,11 +21,11 @@ class ModelChanges:
 
     _announced: bool
     _averaging: LocalSGD | None
-    _going_on: Resume
+    _resume: Resume
     _objects: Stateful | None
     _ranks: Collectives
     _saver: Saver | None
-    _voice: Heartbeat
+    _heartbeat: Heartbeat
 
     def replace(
         self, *optimizers: torch.optim.Optimizer, model: torch.nn.Module | None = None, **others: Any
@@ -59,10 +59,10 @@ class ModelChanges:
             for name, one in others.items()
         }
         objects = replaced(self._objects, model, optimizers, new)
-        self._going_on.replaced(objects)
+        self._resume.replaced(objects)
         self._objects = objects
         if model is not None:
-            self._voice.listen(model)
+            self._heartbeat.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
         self._announced = False  # the new objects may need more memory
@@ -81,4 +81,4 @@ class ModelChanges:
             InvalidInput: the state has a value of a type that is not trusted.
             SystemExit: the checkpoint is damaged. It is set aside, and the next attempt gets the one before it.
         """
-        return self._going_on.peek(name)
+        return self._resume.peek(name)

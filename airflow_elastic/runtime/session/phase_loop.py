@@ -21,14 +21,14 @@ class PhaseLoop:
     """Methods with which a script marks its phases and epochs."""
 
     _averaging: LocalSGD | None
-    _course: PhaseProgress
+    _progress: PhaseProgress
     _feed: DataShare
-    _going_on: Resume
+    _resume: Resume
     _metrics: dict[str, float]
     _notes: dict[str, Any]
     _trained: set[int]
     _saves: SaveSchedule
-    _voice: Heartbeat
+    _heartbeat: Heartbeat
 
     def settle(self) -> None:
         """With `average`: give all ranks the same mean weights, for example to evaluate them. Otherwise do nothing.
@@ -61,7 +61,7 @@ class PhaseLoop:
         Raises:
             InvalidInput: the run had another phase at this place, is in a phase, or has trained outside of phases.
         """
-        return Phase(self._course, name, self._enter, self._leave)
+        return Phase(self._progress, name, self._enter, self._leave)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -72,42 +72,42 @@ class PhaseLoop:
         Raises:
             InvalidInput: the script's phase has had a training already.
         """
-        course, within = self._course, self._course.current
+        progress, within = self._progress, self._progress.current
         if within is not None:
-            if course.number in self._trained:
+            if progress.number in self._trained:
                 raise InvalidInput(
                     f"the phase {within.name!r} has had its training; allowed: one in each phase. For another "
                     "training, begin the next phase"
                 )
-            self._trained.add(course.number)
+            self._trained.add(progress.number)
             yield
             return
-        name = f"training {course.number + 1}" if course.number else "training"
-        with Phase(course, name, self._enter, self._leave, reopen=True):
+        name = f"training {progress.number + 1}" if progress.number else "training"
+        with Phase(progress, name, self._enter, self._leave, reopen=True):
             yield
 
     def _enter(self, name: str | None, reopen: bool) -> PhaseRecord:
         self.settle()
-        record = self._course.enter(name, reopen=reopen)
-        self._going_on.entered()
+        record = self._progress.enter(name, reopen=reopen)
+        self._resume.entered()
         self._metrics = {}  # the former phase's metrics do not belong to this one
-        self._voice.enter(self._course.phases)
+        self._heartbeat.enter(self._progress.phases)
         return record
 
     def _leave(self) -> None:
-        course = self._course
-        if course.idle:
-            self._going_on.passed_by()
-            course.leave(sealed=False)
+        progress = self._progress
+        if progress.idle:
+            self._resume.passed_by()
+            progress.leave(sealed=False)
         else:
             if self._averaging is not None:
                 self._averaging.end()
                 self._averaging = None
-            self._going_on.begin()
+            self._resume.begin()
             self._saves.forget()
-            course.leave(sealed=self._saves.now(course.steps, PHASE))
-        self._feed.enter(course.number, passes=False, within=False)
-        self._voice.enter(course.phases)
+            progress.leave(sealed=self._saves.now(progress.steps, PHASE))
+        self._feed.enter(progress.number, passes=False, within=False)
+        self._heartbeat.enter(progress.phases)
 
     def epochs(self, number: int) -> Iterator[int]:
         """Yield the epochs of a training that are left, from the run's current one on.
@@ -129,7 +129,7 @@ class PhaseLoop:
         Raises:
             InvalidInput: another such loop is running.
         """
-        return epochs_left(number, self._feed, self._going_on, self._saves, lambda: self._course.steps)
+        return epochs_left(number, self._feed, self._resume, self._saves, lambda: self._progress.steps)
 
     @property
     def epoch(self) -> int | None:
@@ -153,5 +153,5 @@ class PhaseLoop:
         self._expect(total_steps)
 
     def _expect(self, steps: int) -> None:
-        current = self._course.current
-        self._voice.expect(steps + current.from_step if current and steps else steps)
+        current = self._progress.current
+        self._heartbeat.expect(steps + current.from_step if current and steps else steps)

@@ -187,10 +187,10 @@ class Phase:
     """
 
     def __init__(
-        self, course: PhaseProgress, name: str | None, enter: Enter, leave: Leave, *, reopen: bool = False
+        self, progress: PhaseProgress, name: str | None, enter: Enter, leave: Leave, *, reopen: bool = False
     ) -> None:
-        self._course, self._enter, self._leave, self._reopen = course, enter, leave, reopen
-        self.name, self.number, self.done = name or "", course.number, False
+        self._progress, self._enter, self._leave, self._reopen = progress, enter, leave, reopen
+        self.name, self.number, self.done = name or "", progress.number, False
         self._left: PhaseRecord | None = None
 
     @property
@@ -212,22 +212,22 @@ class Phase:
         Raises:
             InvalidInput: a value is not plain JSON, or all together are too large.
         """
-        if self._left is not None or self._course.current is None or self._course.number != self.number:
+        if self._left is not None or self._progress.current is None or self._progress.number != self.number:
             raise InvalidInput(f"phase.record: the phase {self.name!r} is not the current one")
-        self._course.record(results)
+        self._progress.record(results)
 
     @property
     def _record(self) -> PhaseRecord:
         if self._left is not None:
             return self._left
-        if self._course.number == self.number and self._course.current is not None:
-            return self._course.current
+        if self._progress.number == self.number and self._progress.current is not None:
+            return self._progress.current
         return PhaseRecord(self.name)
 
     def __enter__(self) -> Phase:
-        self.number = self._course.number
+        self.number = self._progress.number
         record = self._enter(self.name or None, self._reopen)
-        self.name, self.done = record.name, self._course.passes and record.sealed
+        self.name, self.done = record.name, self._progress.passes and record.sealed
         return self
 
     def __exit__(
@@ -235,7 +235,7 @@ class Phase:
     ) -> None:
         if kind is None:
             self._leave()
-            self._left = self._course.walked[self.number]
+            self._left = self._progress.walked[self.number]
 
 
 #: Begin a phase with a name, and whether it may be reopened; and end it.

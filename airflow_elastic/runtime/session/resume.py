@@ -32,12 +32,12 @@ class Resume:
 
     Args:
         restorer: reads checkpoints; None if there is no run.
-        course: the phases, as the script goes through them.
+        progress: the phases, as the script goes through them.
         feed: gives the loop its data.
     """
 
-    def __init__(self, restorer: Restorer | None, course: PhaseProgress, feed: DataShare) -> None:
-        self._restorer, self._course, self._feed = restorer, course, feed
+    def __init__(self, restorer: Restorer | None, progress: PhaseProgress, feed: DataShare) -> None:
+        self._restorer, self._progress, self._feed = restorer, progress, feed
         self._objects: Stateful | None = None
         self._manifest: Manifest | None = None
         self._phase: int | None = None  # the phase that has called `restore`; None outside of phases
@@ -50,19 +50,19 @@ class Resume:
 
         Returns None if there is none, or if the phase begins. All ranks call this together.
         """
-        course, restorer = self._course, self._restorer
+        progress, restorer = self._progress, self._restorer
         self._objects, self._manifest, self._due = objects, None, None
         self._late = False
         self._feed.replaced.begin()
-        self._phase = None if course.current is None else course.number
+        self._phase = None if progress.current is None else progress.number
         if restorer is None or self._is_new:
             return None
-        if course.passes and course.current is not None:
-            self._manifest = restorer.restore_step(objects, course.current.to_step)
+        if progress.passes and progress.current is not None:
+            self._manifest = restorer.restore_step(objects, progress.current.to_step)
         else:
             self._manifest = restorer.restore(objects, random_states=False)
             if self._manifest is not None:
-                course.goes_on(self._manifest.phases, self._manifest.step)
+                progress.goes_on(self._manifest.phases, self._manifest.step)
         if self._manifest is not None:
             self._stand(self._manifest)
         return self._manifest
@@ -70,8 +70,8 @@ class Resume:
     @property
     def _is_new(self) -> bool:
         """Whether a phase begins that has no checkpoint yet."""
-        course = self._course
-        return course.current is not None and course.begins and bool(course.stored or course.walked)
+        progress = self._progress
+        return progress.current is not None and progress.begins and bool(progress.stored or progress.walked)
 
     def replaced(self, objects: Stateful) -> None:
         """The script has replaced objects, and uses these from here on.
@@ -82,7 +82,7 @@ class Resume:
         place, replaced = self._place, self._feed.replaced
         if self._due == _NEWEST:  # the first line of a phase: its checkpoints are saved from the new objects
             replaced.expect(place)
-        elif not (self._is_ahead and replaced.repeats(place, passes=self._course.passes)):
+        elif not (self._is_ahead and replaced.repeats(place, passes=self._progress.passes)):
             if self._due is not None:  # the checkpoint was saved before this call, from the former objects
                 self.begin()
             replaced.add(place)
@@ -97,31 +97,33 @@ class Resume:
 
     @property
     def _place(self) -> ReplacementPoint:
-        course, feed = self._course, self._feed
-        between = course.current is None and bool(course.walked or course.stored)
-        steps = course.current.steps if course.current else 0 if between else course.steps
-        return ReplacementPoint(course.number, feed.epoch, steps)
+        progress, feed = self._progress, self._feed
+        between = progress.current is None and bool(progress.walked or progress.stored)
+        steps = progress.current.steps if progress.current else 0 if between else progress.steps
+        return ReplacementPoint(progress.number, feed.epoch, steps)
 
     @property
     def _is_to_come(self) -> bool:
         """Whether the script has not come to the phase of the checkpoint yet."""
-        return self._course.current is None and self._phase is None and not self._course.begins
+        return self._progress.current is None and self._phase is None and not self._progress.begins
 
     @property
     def _is_ahead(self) -> bool:
         """Whether the checkpoint was saved at this point of the script, or at a later one."""
-        course, manifest = self._course, self._manifest
+        progress, manifest = self._progress, self._manifest
         if self._due is not None:
             return True
-        return manifest is not None and (course.passes or self._is_to_come or course.steps == manifest.step)
+        return manifest is not None and (
+            progress.passes or self._is_to_come or progress.steps == manifest.step
+        )
 
     def facts(self) -> Resumed | None:
         """Facts about the checkpoint that `load` will load; None if there is none. All ranks call this together."""
-        course, restorer = self._course, self._restorer
+        progress, restorer = self._progress, self._restorer
         if restorer is None or self._is_new:
             return None
-        if course.passes and course.current is not None:
-            return resumed_from(restorer.stock.open(course.current.to_step)[0])
+        if progress.passes and progress.current is not None:
+            return resumed_from(restorer.stock.open(progress.current.to_step)[0])
         return restorer.resumed
 
     def peek(self, name: str) -> Any:
@@ -137,15 +139,15 @@ class Resume:
 
     def entered(self) -> None:
         """The script has entered a phase."""
-        course, feed, restorer = self._course, self._feed, self._restorer
-        feed.enter(course.number, passes=course.passes, within=True)
+        progress, feed, restorer = self._progress, self._feed, self._restorer
+        feed.enter(progress.number, passes=progress.passes, within=True)
         self._due = None
-        if restorer is None or course.begins:
+        if restorer is None or progress.begins:
             return
-        if course.passes:
+        if progress.passes:
             self._due = _NEWEST if self._phase is not None else None
             return
-        restorer.relied = restorer.relied or course.number > 0
+        restorer.relied = restorer.relied or progress.number > 0
         if self._objects is None:
             return
         if self._phase is not None:
@@ -162,15 +164,15 @@ class Resume:
     def prepare(self) -> None:
         """The loop is about to read the run's position: load the newest checkpoint, if that is due."""
         if self._due == _NEWEST and self._objects is not None and self._restorer is not None:
-            self._due, current = None, self._course.current
-            if self._course.passes and current is not None:
+            self._due, current = None, self._progress.current
+            if self._progress.passes and current is not None:
                 self._manifest = self._restorer.restore_step(self._objects, current.to_step)
             else:
                 self._manifest = self._restorer.restore(self._objects, random_states=False)
-            if self._manifest is not None and self._course.passes:
+            if self._manifest is not None and self._progress.passes:
                 self._stand(self._manifest)
             elif self._manifest is not None:
-                self._course.goes_on(self._manifest.phases, self._manifest.step)
+                self._progress.goes_on(self._manifest.phases, self._manifest.step)
                 self._stand(self._manifest)
 
     def begin(self) -> None:
@@ -198,17 +200,17 @@ class Resume:
 
     def passed_by(self) -> None:
         """The script is at the end of a skipped phase: put everything back as it was at the end of the phase."""
-        course, restorer = self._course, self._restorer
-        if restorer is None or course.current is None:
+        progress, restorer = self._progress, self._restorer
+        if restorer is None or progress.current is None:
             return
         try:
             self.prepare()
         except InvalidInput as error:  # the phase had its own objects, which the script does not make now
             log.info("the objects of the phase before stay as they are: %s", error)
-        if not course.current.sealed:  # the script has repeated what comes after the last step
+        if not progress.current.sealed:  # the script has repeated what comes after the last step
             self.begin()
             return
-        self._due, end = None, course.current.to_step
+        self._due, end = None, progress.current.to_step
         if self._manifest is not None and self._manifest.step == end:
             self._load_again()
         else:

@@ -9,7 +9,7 @@ from airflow_elastic.core.checkpoints.save_interval import FIRST_SECONDS, LONGES
 
 log = logging.getLogger(__name__)
 
-_WORTH_TELLING = 1.25
+_WORTH_LOGGING = 1.25
 
 
 class SaveInterval:
@@ -19,17 +19,17 @@ class SaveInterval:
         between_failures: mean seconds between two failures of the run.
         longest: the longest interval, in seconds. Default: `LONGEST_SECONDS`.
         words: the numbers in this rank's page, where the agent reports how long it takes to write a save.
-        told: whether this rank logs the interval.
+        logs: whether this rank logs the interval.
 
     Attributes:
         seconds: the interval.
     """
 
     def __init__(
-        self, between_failures: float, longest: float | None, words: memoryview[float], *, told: bool
+        self, between_failures: float, longest: float | None, words: memoryview[float], *, logs: bool
     ) -> None:
         self._between, self._longest, self._words = between_failures, longest or LONGEST_SECONDS, words
-        self._told_seconds = 0.0 if told else None
+        self._logged_seconds = 0.0 if logs else None
         self._cost: float | None = None
         self.seconds = min(FIRST_SECONDS, self._longest)
 
@@ -41,9 +41,9 @@ class SaveInterval:
         self._cost = cost if self._cost is None else min(cost, 0.5 * (self._cost + cost))
         interval = save_interval(self._cost, self._words[shared_page.WRITING], self._between, self._longest)
         self.seconds = interval.seconds
-        if self._told_seconds is None:
+        if self._logged_seconds is None:
             return
-        ratio = interval.seconds / self._told_seconds if self._told_seconds else 0.0
-        if not 1 / _WORTH_TELLING < ratio < _WORTH_TELLING:
-            self._told_seconds = interval.seconds
+        ratio = interval.seconds / self._logged_seconds if self._logged_seconds else 0.0
+        if not 1 / _WORTH_LOGGING < ratio < _WORTH_LOGGING:
+            self._logged_seconds = interval.seconds
             log.warning("saving every %.0f s from now on: %s", interval.seconds, interval.reason)

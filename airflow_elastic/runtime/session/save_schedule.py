@@ -23,7 +23,7 @@ class SaveSchedule:
 
     Args:
         ranks: this rank among the others.
-        voice: reports for this rank, and receives orders.
+        heartbeat: reports for this rank, and receives orders.
         policy: the run's checkpoint policy.
         write: saves the state now, for a reason. Returns whether it was saved.
         settle: gives all ranks the same weights, if they train by themselves.
@@ -36,12 +36,12 @@ class SaveSchedule:
     def __init__(
         self,
         ranks: Collectives,
-        voice: Heartbeat,
+        heartbeat: Heartbeat,
         policy: CheckpointPolicy,
         write: Callable[[str], bool],
         settle: Callable[[], None],
     ) -> None:
-        self._voice, self._policy, self._write, self._settle = voice, policy, write, settle
+        self._heartbeat, self._policy, self._write, self._settle = heartbeat, policy, write, settle
         self._agreement = Agreement(ranks)
         self._pace: SaveInterval | None = None
         self._at, self._done = time.monotonic(), 0
@@ -94,7 +94,7 @@ class SaveSchedule:
         if not averaging and not self._agreement.due(step):
             return
         due = self._seconds is not None and time.monotonic() - self._at >= self._seconds
-        words = (self._voice.park_ordered, self._voice.saves_ordered, float(due))
+        words = (self._heartbeat.park_ordered, self._heartbeat.saves_ordered, float(due))
         if self._agreement.ask(*words, soon=not averaging):
             self.act(step)
 
@@ -143,7 +143,7 @@ class SaveSchedule:
 
     def _park(self) -> None:
         """Report the save, and wait: the agent ends this process, and starts a new one if it is needed."""
-        self._voice.parked()
+        self._heartbeat.parked()
         if threading.current_thread() is threading.main_thread():
             # A framework's handler may wait for the end of a step, and no step follows.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

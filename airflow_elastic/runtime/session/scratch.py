@@ -28,13 +28,13 @@ class Scratch:
     """Methods with which a script marks passes that are not part of its training."""
 
     _averaging: LocalSGD | None
-    _course: PhaseProgress
+    _progress: PhaseProgress
     _feed: DataShare
-    _going_on: Resume
+    _resume: Resume
     _objects: Stateful | None
     _ranks: Collectives
     _saves: SaveSchedule
-    _voice: Heartbeat
+    _heartbeat: Heartbeat
     _aside: Rollback | None = None
 
     def _join_saver(self) -> None:
@@ -67,30 +67,30 @@ class Scratch:
         if self._aside is not None:
             raise InvalidInput("run.scratch: called within run.scratch; allowed: one after the other")
         self._join_saver()
-        with self._voice.measuring(), _as_before(self, self._inert(objects)):
+        with self._heartbeat.measuring(), _as_before(self, self._inert(objects)):
             yield
 
     def _looked_at(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches, and report at each one that the rank does not hang: `step` does not do so here."""
         for one in batches:
-            self._voice.works()
+            self._heartbeat.works()
             yield one
 
     def _inert(self, objects: tuple[Any, ...]) -> dict[str, Any]:
         """The parts that replace the session's own during the pass, by attribute."""
         kept = Rollback((*_all_of(self._objects), *objects))
-        course, feed = _NoPhases(), DataShare(self._ranks, None, lambda steps: None)
-        going_on, voice = _NoResume(kept, course, feed), _BareHeartbeat(self._voice)
+        progress, feed = _NoPhases(), DataShare(self._ranks, None, lambda steps: None)
+        resume, heartbeat = _NoResume(kept, progress, feed), _BareHeartbeat(self._heartbeat)
         nothing: dict[str, Any] = dict.fromkeys(
             ("_restorer", "_saver", "_accountant", "_objects", "_averaging", "_loss")
         )
         return nothing | {
             "_aside": kept,
-            "_course": course,
+            "_progress": progress,
             "_feed": feed,
-            "_going_on": going_on,
-            "_voice": voice,
-            "_saves": _NoSaves(self, voice),
+            "_resume": resume,
+            "_heartbeat": heartbeat,
+            "_saves": _NoSaves(self, heartbeat),
             "_metrics": {},
             "_trained": set(),
         }
@@ -141,8 +141,8 @@ class _NoPhases(PhaseProgress):
 class _NoResume(Resume):
     """Loads no checkpoint. Objects that are restored meanwhile keep their state, and get it back at the end, too."""
 
-    def __init__(self, kept: Rollback, course: PhaseProgress, feed: DataShare) -> None:
-        super().__init__(None, course, feed)
+    def __init__(self, kept: Rollback, progress: PhaseProgress, feed: DataShare) -> None:
+        super().__init__(None, progress, feed)
         self._kept = kept
 
     def load(self, objects: Stateful) -> Manifest | None:
@@ -159,29 +159,29 @@ class _NoSaves(SaveSchedule):
 
     Args:
         session: the session of this rank.
-        voice: knows whether ranks must end.
+        heartbeat: knows whether ranks must end.
     """
 
-    def __init__(self, session: Scratch, voice: Heartbeat) -> None:
-        super().__init__(session._ranks, voice, CheckpointPolicy(), lambda reason: False, lambda: None)
-        self._former = session._course, session._saves
+    def __init__(self, session: Scratch, heartbeat: Heartbeat) -> None:
+        super().__init__(session._ranks, heartbeat, CheckpointPolicy(), lambda reason: False, lambda: None)
+        self._former = session._progress, session._saves
         self.leave = _nothing
 
     def _park(self) -> None:
         self.leave()
-        course, saves = self._former
-        saves.park(course.steps)
+        progress, saves = self._former
+        saves.park(progress.steps)
 
 
 class _BareHeartbeat(Heartbeat):
     """Reports only that the rank does not hang.
 
     Args:
-        voice: the reports of the rank.
+        heartbeat: the reports of the rank.
     """
 
-    def __init__(self, voice: Heartbeat) -> None:
-        self.words = voice.words
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self.words = heartbeat.words
 
     @property
     def saves_ordered(self) -> float:

@@ -97,29 +97,29 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._steps = 0
         self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
-        self._voice = Heartbeat(surroundings, total_steps)
+        self._heartbeat = Heartbeat(surroundings, total_steps)
         accounts = self._policy.account_samples
-        self._accountant = Accountant(surroundings, self._voice.words) if accounts else None
+        self._accountant = Accountant(surroundings, self._heartbeat.words) if accounts else None
         self._feed = DataShare(self._ranks, self._accountant, self._expect)
         stage = StagingArea.found(self.local_rank)
-        self._restorer = Restorer.of(surroundings, self._ranks, stage, self._voice.restoring)
+        self._restorer = Restorer.of(surroundings, self._ranks, stage, self._heartbeat.restoring)
         if self._restorer is not None:
             self._restorer.look()
         self._saver: Saver | None = None
         self._announced = False
         self._loss: torch.Tensor | float | None = None
         if stage is not None:
-            words, number = self._voice.words, surroundings.generation
+            words, number = self._heartbeat.words, surroundings.generation
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
-        self._saves = SaveSchedule(self._ranks, self._voice, self._policy, self._write, self.settle)
+        self._saves = SaveSchedule(self._ranks, self._heartbeat, self._policy, self._write, self.settle)
         self._averaging: LocalSGD | None = None
         self._metrics: dict[str, float] = {}  # the script's newest metrics, for the manifest
         self._notes: dict[str, Any] = {}
         self._trained: set[int] = set()  # the phases in which a framework has already trained
-        self._course = PhaseProgress(self._restorer.phases if self._restorer else ())
-        self._going_on = Resume(self._restorer, self._course, self._feed)
-        self._feed.begin = self._going_on.begin
+        self._progress = PhaseProgress(self._restorer.phases if self._restorer else ())
+        self._resume = Resume(self._restorer, self._progress, self._feed)
+        self._feed.begin = self._resume.begin
 
     @property
     def is_reported(self) -> bool:
@@ -144,10 +144,10 @@ class Session(PhaseLoop, ModelChanges, Scratch):
     @property
     def steps(self) -> int:
         """Optimizer steps done since the run began, over all attempts. Before `restore`, the step of `resumed`."""
-        course = self._course
-        if self._objects is None and not course.steps and (resumed := self.resumed) is not None:
+        progress = self._progress
+        if self._objects is None and not progress.steps and (resumed := self.resumed) is not None:
             return resumed.step
-        return course.steps
+        return progress.steps
 
     def restore(
         self,
@@ -181,28 +181,29 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         left = frozenset(name for name, other in others.items() if other is None)
         kept = {name: per_rank_if_needed(one, self._ranks) for name, one in others.items() if one is not None}
         more = {**kept, ORDER: self._feed}
-        self._objects = rebuilt(model, optimizers, more, left, rebuild, self._going_on.facts)
-        self._voice.listen(model)
+        self._objects = rebuilt(model, optimizers, more, left, rebuild, self._resume.facts)
+        self._heartbeat.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
-        manifest, course = self._going_on.load(self._objects), self._course
-        if self._saver is not None and not course.passes:
+        manifest, progress = self._resume.load(self._objects), self._progress
+        if self._saver is not None and not progress.passes:
             self._saver.check_memory(self._objects)
-        if manifest is not None and not course.passes:
+        if manifest is not None and not progress.passes:
             self._notes = {**manifest.notes, **self._notes}
-        if self._accountant is not None and (manifest is not None or not course.steps):
+        if self._accountant is not None and (manifest is not None or not progress.steps):
             self._accountant.goes_on(manifest)
-        if manifest is not None or not course.steps:
+        if manifest is not None or not progress.steps:
             verified = bool(self._restorer and self._restorer.verified)
             spent = time.monotonic() - began
-            self._voice.restored(course.steps, self._feed.position, spent, verified=verified)
+            self._heartbeat.restored(progress.steps, self._feed.position, spent, verified=verified)
         pace = None
-        if self._policy.auto_interval and self._restorer and not course.walked:
+        if self._policy.auto_interval and self._restorer and not progress.walked:
             between = self._restorer.stock.seconds_between_failures()
-            pace = SaveInterval(between, self._policy.every_seconds, self._voice.words, told=self.rank == 0)
-        self._saves.goes_on(course.steps, pace, saved=manifest is not None)
+            longest, words = self._policy.every_seconds, self._heartbeat.words
+            pace = SaveInterval(between, longest, words, logs=self.rank == 0)
+        self._saves.goes_on(progress.steps, pace, saved=manifest is not None)
         self._announced = False
-        return course.steps
+        return progress.steps
 
     def average(self, *, every: int, patience: float | None = None) -> None:
         """From here on each rank trains by itself, and every `every` steps all ranks average their weights.
@@ -223,7 +224,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             raise InvalidInput("call run.average once, after run.restore(model, optimizer)")
         model, optimizers = self._objects.model, self._objects.optimizers
         self._averaging = LocalSGD(
-            model, optimizers, self._ranks, step=self._course.steps, every=every, patience=patience
+            model, optimizers, self._ranks, step=self._progress.steps, every=every, patience=patience
         )
 
     # -- data ----------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             data: a data set with a length and an index, or a stream of shards that was also passed to `restore`.
             global_batch: samples of one optimizer step, over all ranks.
             epochs: epochs of the training in all. Not in a loop over `run.epochs`, which sets the current epoch.
-            epoch: the current epoch, for a loop that counts its epochs itself.
+            epoch: the current epoch, in place of `epochs`, for a loop that counts its epochs itself.
             seed: seed of the order of samples.
             shuffle: False keeps the order of the data set. A stream shuffles its shards.
             micro_batch: the most samples that a rank gets at once. Its share of a global batch then comes in pieces,
@@ -262,15 +263,15 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             options: for `torch.utils.data.DataLoader`, e.g. num_workers, collate_fn, pin_memory.
 
         Raises:
-            InvalidInput: a restart could not go on in data of this kind. Or the epoch was begun in another order, that
-                is, with another seed or another number of samples.
+            InvalidInput: a restart could not go on in data of this kind. Or the epoch was begun with another seed, or
+                another number of samples.
         """
         saved = self._objects.others.values() if self._objects is not None else (data,)
         if isinstance(data, ShardedStream) and all(one is not data for one in saved):
             raise InvalidInput(
                 "the position of a stream must be saved: call run.restore(model, optimizer, data=stream) before"
             )
-        self._going_on.prepare()
+        self._resume.prepare()
         batches = self._feed.batches(
             data,
             global_batch=global_batch,
@@ -320,11 +321,11 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             loss: shown in the progress. It is read at most once a second, to avoid a synchronisation at each step.
             metrics: other numbers to show in the progress.
         """
-        self._going_on.begin()
-        self._course.stepped()
-        step = self._course.steps
+        self._resume.begin()
+        self._progress.stepped()
+        step = self._progress.steps
         self._feed.stepped(step)
-        self._voice.stepped(step, self._feed.position, loss, metrics)
+        self._heartbeat.stepped(step, self._feed.position, loss, metrics)
         self._loss, self._metrics = loss, metrics or self._metrics
         self._saves.waits = self._feed.at_end
         # Ranks that train by themselves meet only in the rounds in which they average.
@@ -354,7 +355,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         Raises:
             InvalidInput: there is not enough memory, or the state has a value that cannot be saved.
         """
-        if not self._saves.now(self._course.steps, reason):
+        if not self._saves.now(self._progress.steps, reason):
             self._join_saver()
 
     def _join_saver(self) -> None:
@@ -365,17 +366,17 @@ class Session(PhaseLoop, ModelChanges, Scratch):
     def _write(self, reason: str) -> bool:
         if self._saver is None or self._objects is None:
             return False
-        with self._voice.saving():
-            loss, course = number_of(self._loss), self._course
+        with self._heartbeat.saving():
+            loss, progress = number_of(self._loss), self._progress
             metrics = self._metrics if loss is None else {"loss": loss, **self._metrics}
             return self._saver.save(
                 self._objects,
-                course.steps,
+                progress.steps,
                 self._feed.position,
                 reason=reason,
                 metrics=finite(metrics),
                 account=self._accountant.account() if self._accountant else None,
-                phases=course.complete(sealed=True) if reason == PHASE else course.phases,
+                phases=progress.complete(sealed=True) if reason == PHASE else progress.phases,
                 notes=self._notes,
             )
 
@@ -384,8 +385,8 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._metrics = finite(metrics)
         if lost := [f"{name}={metrics[name]}" for name in sorted(metrics.keys() - self._metrics.keys())]:
             log.warning("these metrics are not finite, so they are not kept: %s", ", ".join(lost))
-        self._course.check_finish()
-        self._going_on.begin()
+        self._progress.check_finish()
+        self._resume.begin()
         self._feed.end()
         self._saves.answer()
         self._saves.forget()
@@ -394,6 +395,6 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             self._averaging.end()
         self.save(reason="final")
         self._ranks.barrier()
-        self._voice.finished(self._course.steps, self._metrics)
+        self._heartbeat.finished(self._progress.steps, self._metrics)
         if dist.is_initialized():
             dist.destroy_process_group()

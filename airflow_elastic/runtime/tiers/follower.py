@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Only the thread that writes to storage waits for news from ranks, and it misses them while it writes. So look, too.
+#: Ranks notify only the thread that writes to storage, which does not pass it on while it writes. So look, too.
 _LOOK_SECONDS = 0.5
 
 

@@ -32,7 +32,7 @@ class Kept:
             progress.append(others["progress"])
             if self._state is not None:
                 kept, steps, feed.position, order = self._state
-                run._course.goes_on((), steps)
+                run._progress.goes_on((), steps)
                 progress[0].load_state_dict(kept)
                 feed.load_state_dict(order)
 

@@ -43,7 +43,7 @@ class Watch:
     def begins(self, counts: Counts) -> None:
         at = self._run.steps if self._run is not None else self._steps
         total = (
-            int(self._run._voice.words[shared_page.TOTAL_STEPS])
+            int(self._run._heartbeat.words[shared_page.TOTAL_STEPS])
             if self._run is not None
             else 12 * (1 + at // 12)
         )

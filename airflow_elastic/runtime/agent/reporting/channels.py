@@ -54,7 +54,7 @@ class LeadChannel:
         self._generation = 0
         self._client: TCPStore | None = None
         self._server: TCPStore | None = None  # keeps the lead's store alive until the last reports have come
-        self._told: dict[int, GenerationProgress] = {}
+        self._reported: dict[int, GenerationProgress] = {}
         self._attempt = node.attempt
 
     def __call__(self, last: bool) -> Progress | None:
@@ -68,7 +68,7 @@ class LeadChannel:
             self._generation, self._server = members.generation, store
         attempt = attempt_of(node.record, members)  # `node.attempt` may be the next one by now
         if self._attempt != attempt:
-            self._attempt, self._told = attempt, {}
+            self._attempt, self._reported = attempt, {}
         own = read_reports(node.files, node.index, members.generation)
         if not own:
             return None
@@ -90,8 +90,8 @@ class LeadChannel:
             return None
         self._keep(members, ranks)
         return (
-            gather(node.record, self._attempt, [self._told[number] for number in sorted(self._told)])
-            if self._told
+            gather(node.record, self._attempt, [self._reported[number] for number in sorted(self._reported)])
+            if self._reported
             else None
         )
 
@@ -99,7 +99,7 @@ class LeadChannel:
         began = self._node.files.began(members.generation)
         if began is not None:
             ordered = tuple(sorted(ranks, key=lambda rank: rank.number))
-            self._told[members.generation] = GenerationProgress(members, began.at, ordered)
+            self._reported[members.generation] = GenerationProgress(members, began.at, ordered)
 
     def _connect(self) -> TCPStore:
         meeting = self._node.files.meeting(self._generation)

@@ -46,7 +46,7 @@ class Reporter:
         self._orders, self._generation = 0, 0  # orders to save for the ranks of this generation
         self._stacks: str | None = None  # the newest request for stacks
         self._lock = threading.Lock()  # one report at a time: by the thread, or by a call of `now`
-        self._attendance = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
+        self._lease = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
         """Start the thread."""
@@ -117,7 +117,7 @@ class Reporter:
         if node.stop_at is not None:
             return
         try:
-            seconds = self._attendance.missed(node.run)
+            seconds = self._lease.missed(node.run)
         except Superseded as error:
             node.unattended = str(error)
         else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _CHUNK_BYTES = 1 << 20
 
-#: How many bytes the copy may be behind; the rest is skipped. A container's log keeps about as much.
+#: If the copy is more bytes behind than this, it skips most of them. A container's log keeps about as much.
 _BEHIND_BYTES = 8 << 20
 
 

@@ -83,16 +83,16 @@ class DiskCopy:
 
     Attributes:
         folder: the folder of its worker.
-        word: its record.
+        record: its record.
     """
 
     folder: FolderStore
-    word: DiskManifest
+    record: DiskManifest
 
     @property
     def manifest(self) -> Manifest:
         """The checkpoint's manifest as far as this part knows it."""
-        return self.word.part.manifest
+        return self.record.part.manifest
 
     @property
     def age(self) -> StateVersion:
@@ -101,7 +101,7 @@ class DiskCopy:
 
     def damage(self) -> str | None:
         """What is wrong with a file of it; None if every file is byte for byte as it was written."""
-        files = (*self.manifest.files, *self.word.accounts)
+        files = (*self.manifest.files, *self.record.accounts)
         return next(filter(None, (_damage(self.folder, file) for file in files)), None)
 
 
@@ -159,7 +159,7 @@ class WorkerDisk:
             self._prune()
             try:
                 files, accounts = write_files(self._mine, held, data, attempt, pace=self._throttling.pace)
-                self._tell(
+                self._write_record(
                     DiskManifest(
                         CheckpointPart(part, of, manifest_of(note, attempt, data, files)), tuple(accounts)
                     )
@@ -192,12 +192,12 @@ class WorkerDisk:
                 if path.parent.name.endswith(layout.RECOVERED):
                     continue  # its name has the attempt that recovered it, not the one that saved it
                 try:
-                    word = _heard(path.read_bytes())
+                    record = _read_record(path.read_bytes())
                 except (OSError, ValueError, SpecError, RecursionError) as error:
                     refused(_step(path.parent), f"{path} cannot be read: {error}")
                     continue
-                if _is_plain(path, word):
-                    yield DiskCopy(FolderStore(folder), word)
+                if _names_own_files(path, record):
+                    yield DiskCopy(FolderStore(folder), record)
                 else:
                     refused(_step(path.parent), f"{path} names files outside of its folder")
 
@@ -209,7 +209,7 @@ class WorkerDisk:
             for file in found.manifest.files:
                 path = Path(found.folder.uri, file.key)
                 path.rename(target / path.name)
-            self._tell(DiskManifest(replace(found.word.part, manifest=now)))
+            self._write_record(DiskManifest(replace(found.record.part, manifest=now)))
 
     def tidy(self, kept: Collection[str]) -> None:
         """Remove every state of this run except those in these data folders. No worker may write meanwhile."""
@@ -235,9 +235,9 @@ class WorkerDisk:
         """Write without a speed limit, while a caller waits for it."""
         return self._throttling.lifted()
 
-    def _tell(self, word: DiskManifest) -> None:
-        plain = encode(word)
-        self._mine.put(word.part.key, json.dumps({"word": plain, "seal": checksum_of(plain)}).encode())
+    def _write_record(self, record: DiskManifest) -> None:
+        plain = encode(record)
+        self._mine.put(record.part.key, json.dumps({"word": plain, "seal": checksum_of(plain)}).encode())
 
     def _check(self) -> None:
         """Raises StoreError if the disk cannot be used, or if another user could write to the run's folder.
@@ -326,7 +326,7 @@ def age_of(manifest: Manifest) -> StateVersion:
     return StateVersion(manifest.attempt, manifest.generation, manifest.step)
 
 
-def _heard(data: bytes) -> DiskManifest:
+def _read_record(data: bytes) -> DiskManifest:
     """Decode a record. Raises ValueError or SpecError if it is damaged."""
     record = json.loads(data)
     if not isinstance(record, dict) or record.get("seal") != checksum_of(record.get("word")):
@@ -334,12 +334,14 @@ def _heard(data: bytes) -> DiskManifest:
     return decode(DiskManifest, record["word"])
 
 
-def _is_plain(path: Path, word: DiskManifest) -> bool:
+def _names_own_files(path: Path, record: DiskManifest) -> bool:
     """Whether a record names only files in its own folder, and the accounts of its own state."""
-    manifest = word.part.manifest
+    manifest = record.part.manifest
     data = f"{layout.CHECKPOINT_DATA}{path.parent.name}/"
     accounts = layout.accounts(manifest.attempt, manifest.generation, manifest.step)
-    places = [(file.key, data) for file in manifest.files] + [(file.key, accounts) for file in word.accounts]
+    places = [(file.key, data) for file in manifest.files] + [
+        (file.key, accounts) for file in record.accounts
+    ]
     return manifest.data == data and all(
         key.startswith(place) and "/" not in key.removeprefix(place) and key_problem(key) is None
         for key, place in places
@@ -356,7 +358,7 @@ def _age(folder: Path) -> tuple[int, ...]:
     named = _STATE.fullmatch(folder.name)
     if named is None:
         return ()
-    step, attempt, generation = (int(word) for word in named.groups()[:3])
+    step, attempt, generation = (int(number) for number in named.groups()[:3])
     return attempt, generation, step
 
 
@@ -370,9 +372,9 @@ def _is_forgotten(folder: Path) -> bool:
 
 def _remove(folder: Path) -> None:
     """Remove a state's files and its accounts of samples. The record goes first: without it, the rest is ignored."""
-    for word in folder.glob("part-*.json"):
+    for record in folder.glob("part-*.json"):
         with contextlib.suppress(OSError):
-            word.unlink()
+            record.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     if age := _age(folder):
         below = layout.accounts(*age)

@@ -246,7 +246,7 @@ class _Copies:
         self.unusable: str | None = None
         try:
             for copy in disk.found(self._refused):
-                part = copy.word.part
+                part = copy.record.part
                 if copy.age.step > newest.step:
                     offer = PartOnDisk(node.index, copy.age, copy.manifest.reason, part.node, part.of)
                     self._copies[offer].append(copy)
@@ -298,11 +298,11 @@ def _write(node: TierWorker, parts: Sequence[tuple[DiskCopy, Manifest]], togethe
             for file, target in zip(copy.manifest.files, ours.files, strict=True):
                 node.store.upload(target.key, here / file.key)
                 together.goes_on()
-            for account in copy.word.accounts:
+            for account in copy.record.accounts:
                 node.store.put(account.key, (here / account.key).read_bytes())
             # If a checkpoint with its name is damaged, `_is_stored` reports it.
             with contextlib.suppress(checkpoints.CheckpointDamaged):
-                tell(node.store, replace(copy.word.part, manifest=ours))
+                tell(node.store, replace(copy.record.part, manifest=ours))
     except Superseded as error:
         node.stop()
         return str(error)
@@ -319,8 +319,8 @@ class _Together:
         self._seconds = node.record.spec.health.start_seconds
         self._give_up, self._done = time.monotonic() + self._seconds, 0
 
-    def say(self, what: str, word: object) -> None:
-        self._store.set(f"disk/{what}", json.dumps(encode(word)))
+    def say(self, what: str, message: object) -> None:
+        self._store.set(f"disk/{what}", json.dumps(encode(message)))
 
     def hear(self, what: str, kind: type[T]) -> T:
         """Wait for a message. Raises _Cut if the worker must end, or a newer generation has begun."""
@@ -345,10 +345,10 @@ class _Together:
         self._give_up = time.monotonic() + self._seconds
         return self._done > before
 
-    def gather(self, what: str, word: T) -> list[T]:
+    def gather(self, what: str, message: T) -> list[T]:
         """Send this worker's message and wait for those of all, in the order of the workers. Raises as `hear`."""
-        self.say(f"{what}/{self._node.index}", word)
-        return self.hear_all(what, type(word))
+        self.say(f"{what}/{self._node.index}", message)
+        return self.hear_all(what, type(message))
 
     def hear_all(self, what: str, kind: type[T]) -> list[T]:
         """Wait for the messages of all workers, in their order. Raises as `hear`."""

@@ -60,7 +60,7 @@ class BuddySender(Follower):
     def __init__(self, node: TierWorker) -> None:
         super().__init__(node, "sharing", 2 * _SEND_SECONDS)
         self._connections = 0
-        self._told_alone = 0  # the generation for which it reported that there is no neighbour
+        self._reported_alone = 0  # the generation for which it reported that there is no neighbour
         self._connection: socket.socket | None = None
         self._to: Buddy | None = None
         self._mend_at, self._pause = 0.0, 0.0
@@ -144,8 +144,8 @@ class BuddySender(Follower):
     def _tell_alone(self, note: Note) -> None:
         """Report that no worker keeps the state. Only the lead does so, once a generation; each agent has logged it."""
         node, members = self._node, self._node.members
-        if note.generation > self._told_alone and members is not None and node.index == members.nodes[0]:
-            self._told_alone = note.generation
+        if note.generation > self._reported_alone and members is not None and node.index == members.nodes[0]:
+            self._reported_alone = note.generation
             node.tell_unsaved(note.step, why_no_buddy(members, node.record.spec.workers.node_unit))
 
     def _give(self, neighbour: Buddy, held: Sequence[tuple[StagingSlot, Note]]) -> None:

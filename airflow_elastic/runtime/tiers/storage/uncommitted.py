@@ -26,13 +26,13 @@ class WrittenSave:
     Attributes:
         step: step of the save.
         data: folder of the checkpoint that the save becomes.
-        word: key of the record that names the files.
+        record: key of the record that names the files.
         files: keys of the files.
     """
 
     step: int
     data: str
-    word: str
+    record: str
     files: tuple[str, ...]
 
 
@@ -43,14 +43,14 @@ class UncommittedSaves:
         self._store = store
         self._written: list[WrittenSave] = []
         self._held: list[str] = []  # the newest folders, oldest first
-        self._told: set[WrittenSave] = set()
+        self._announced: set[WrittenSave] = set()
 
     def counts(self, written: WrittenSave) -> bool:
         """Whether it is part of a checkpoint already. Then its files must not be written or removed any more.
 
         The agent may not know: the answer to its commit may have been lost, or another worker may have committed it.
         """
-        return written in self._told and self._is_named(written) is True
+        return written in self._announced and self._is_named(written) is True
 
     def begin(self, written: WrittenSave) -> None:
         """Note a save that is about to be written, and remove the files of saves that no worker can complete.
@@ -67,7 +67,7 @@ class UncommittedSaves:
             self._held = [*self._held, written.data][-_HELD:]
         for old in [one for one in self._written if one.data not in self._held]:
             with contextlib.suppress(ElasticError):
-                self._store.delete([old.word, *old.files])
+                self._store.delete([old.record, *old.files])
                 self._forget(old)
 
     def failed(self, written: WrittenSave) -> None:
@@ -75,14 +75,14 @@ class UncommittedSaves:
 
         They stay if their record may have been written, because another worker may use them.
         """
-        if written not in self._told:
+        if written not in self._announced:
             with contextlib.suppress(ElasticError):
                 self._store.delete(written.files)
                 self._forget(written)
 
-    def tell(self, written: WrittenSave) -> None:
+    def announce(self, written: WrittenSave) -> None:
         """Note that its record is about to be written. From here on others may know of it, even if that fails."""
-        self._told.add(written)
+        self._announced.add(written)
 
     def _is_settled(self, written: WrittenSave) -> bool:
         """Whether its files must stay: it is a checkpoint, was set aside, or has a manifest that cannot be read."""
@@ -100,4 +100,4 @@ class UncommittedSaves:
 
     def _forget(self, written: WrittenSave) -> None:
         self._written.remove(written)
-        self._told.discard(written)
+        self._announced.discard(written)

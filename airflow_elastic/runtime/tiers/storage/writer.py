@@ -51,11 +51,11 @@ class StorageWriter:
 
     def __init__(self, node: TierWorker, news: Callable[[], None] = lambda: None) -> None:
         self._node, self._slots, self._news = node, node.slots, news
-        self._throttling, self._unsettled = SendThrottle(node.pages), UncommittedSaves(node.store)
+        self._throttling, self._uncommitted = SendThrottle(node.pages), UncommittedSaves(node.store)
         # Generation and step: of the last state that was written, and of the last that the thread tried to write.
         self._done: tuple[int, int] = (0, -1)
         self._tried: tuple[int, int] = (0, -1)
-        self._told: set[tuple[int, int, str]] = set()  # generation, step and reason of reported failures
+        self._reported: set[tuple[int, int, str]] = set()  # generation, step and reason of reported failures
         self._best_looked_for = False
         self._for_lost: set[tuple[int, int]] = set()
         self._noted = 0  # the last generation whose first checkpoint was recorded as verified
@@ -159,11 +159,11 @@ class StorageWriter:
         try:
             committed = self._write(held, self._node.index)
             self._done = self._tried
-            self._told.clear()
+            self._reported.clear()
         except (ElasticError, OSError) as error:
             what = (*self._tried, str(error))
-            if what not in self._told and self._node.tell_unsaved(newest.step, str(error)):
-                self._told.add(what)  # report it once, although it may be tried many times
+            if what not in self._reported and self._node.tell_unsaved(newest.step, str(error)):
+                self._reported.add(what)  # report it once, although it may be tried many times
             if isinstance(error, OSError):  # e.g. the slot's memory cannot be mapped
                 raise StoreError(f"step {newest.step} cannot be written: {error}") from error
             raise
@@ -270,16 +270,16 @@ class StorageWriter:
         written = WrittenSave(note.step, data, part.key, keys)
         try:
             check_there(node.store, node.run)  # another run's files here would have the same names
-            if self._unsettled.counts(written):
+            if self._uncommitted.counts(written):
                 return True
-            self._unsettled.begin(written)
+            self._uncommitted.begin(written)
             try:
                 with self._throttling.sending(size, staged_at) if is_own else contextlib.nullcontext():
                     files, _ = write_files(node.store, held, data, attempt, self._move, pace, by)
             except ElasticError:
-                self._unsettled.failed(written)
+                self._uncommitted.failed(written)
                 raise
-            self._unsettled.tell(written)
+            self._uncommitted.announce(written)
             return tell(node.store, replace(part, manifest=replace(manifest, files=tuple(files))))
         except Superseded as error:
             log.warning("%s", error)

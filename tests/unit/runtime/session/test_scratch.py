@@ -165,7 +165,7 @@ def test_who_is_to_end_within_a_pass_saves_what_was_before_it(
             train(session, model, optimizer, x, Fate())
             if session.steps == 3:
                 with session.scratch():
-                    session._voice.words[shared_page.PARK] = 1.0
+                    session._heartbeat.words[shared_page.PARK] = 1.0
                     lr_find(session, model, optimizer, data)
         raise AssertionError("it went on")
 

@@ -408,9 +408,9 @@ def test_a_model_that_is_wrapped_anew_is_saved_by_the_same_names_and_timed(tmp_p
         optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
         model = DistributedDataParallel(other)
         run.replace(optimizer, model=model)
-        assert run._voice._clock.mean() == 0.0
+        assert run._heartbeat._clock.mean() == 0.0
         model(torch.ones(3, 2)).sum().backward()
-        assert run._voice._clock.mean() > 0.0, "how long its part of a step takes, the controller hears"
+        assert run._heartbeat._clock.mean() > 0.0, "how long its part of a step takes, the controller hears"
         optimizer.step()
         run.step()
         return other.state_dict()

@@ -308,9 +308,9 @@ def test_a_save_of_several_workers_parts_is_one(tmp_path: Path) -> None:
         for worker in range(3):
             one = WrittenSave(step, f"{step}/", f"{step}/part-{worker}.json", (f"{step}/rank-{worker}.bin",))
             unsettled.begin(one)
-            for key in (one.word, *one.files):
+            for key in (one.record, *one.files):
                 store.put(key, b"bytes")
-            unsettled.tell(one)
+            unsettled.announce(one)
     assert {entry.key.split("/")[0] for entry in store.list()} == {"1", "2", "3"}
     assert len(store.list("1/")) == 6
 
