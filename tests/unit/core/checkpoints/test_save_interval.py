@@ -64,7 +64,7 @@ def test_it_is_within_its_bounds(cost: float, written: float, between: float, lo
 def test_it_follows_what_is_measured_and_tells_when_it_has_changed(caplog: pytest.LogCaptureFixture) -> None:
     words = memoryview(bytearray(256)).cast("d")
     words[shared_page.WRITING] = 3.0
-    pace = SaveInterval(6 * HOUR, None, words, told=True)
+    pace = SaveInterval(6 * HOUR, None, words, logs=True)
     assert pace.seconds == interval.FIRST_SECONDS
     with caplog.at_level(logging.WARNING):
         for cost in (4.0, 0.5, 0.5, 0.5):  # the first one had to find memory
