@@ -85,4 +85,4 @@ def test_a_dag_is_tested_to_its_end(standalone: Standalone, command: tuple[str, 
     assert "[rank 0] all ticks done" in said
     assert "run ended: succeeded" in said
     assert "could not be stored" not in said
-    assert "state=success" in said or "new_state=success" in said
+    assert "state=success" in said or "new_state=success" in said, said
