@@ -1,6 +1,6 @@
 """A linter for the English of this project: `python -m scripts.plain_english`, which `make lint` runs.
 
 In: the Markdown pages, and the docstrings, comments and texts of the Python files. Out: offences against `style.yaml`
-as `file:line: rule: what to write instead`. `baseline.json` has the number of old offences of each file, which may only
-fall. `readability` measures how easy a page is to read. Nothing here knows the product.
+as `file:line: rule: what to write instead`. `readability` measures how easy a page is to read. Nothing here knows the
+product.
 """

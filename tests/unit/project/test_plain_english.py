@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.plain_english import ratchet
 from scripts.plain_english.prose import CODE, markdown, passages, python, sentences, words
 from scripts.plain_english.readability import reading_ease, syllables
 from scripts.plain_english.rules import check, offences
@@ -142,23 +141,6 @@ def test_an_offence_has_the_line_of_its_word(tmp_path: Path) -> None:
     (offence,) = offences(page)
     assert offence.line == 4
     assert "whoever" in offence.message
-
-
-# -- the ratchet -----------------------------------------------------------------------------------------------------
-
-
-def test_a_new_offence_is_seen_and_a_move_is_none() -> None:
-    allowed = {"a.py": 3, "b.py": 1}
-    assert not ratchet.exceeding({"a.py": 3, "b.py": 1, "c.py": 0}, allowed)
-    assert ratchet.exceeding({"a.py": 3, "b.py": 1, "c.py": 1}, allowed) == {"c.py": 1}
-    assert not ratchet.exceeding({"room/a.py": 2, "room/rest_of_a.py": 1, "b.py": 1}, allowed)
-    assert ratchet.exceeding({"b.py": 1, "room/a.py": 4}, allowed) == {"room/a.py": 4}
-
-
-def test_the_baseline_only_falls() -> None:
-    allowed = {"a.py": 3, "b.py": 1}
-    assert ratchet.lowered({"b.py": 1, "a.py": 0, "c.py": 2}, allowed) == {"b.py": 1, "c.py": 2}
-    assert ratchet.lowered({"a.py": 4, "b.py": 1}, allowed) is None
 
 
 # -- reading ease ----------------------------------------------------------------------------------------------------
