@@ -57,6 +57,7 @@ class Heartbeat:
         self._total_is_given = bool(total_steps)
         self._clock: ForwardTimer | None = None
         self._last: float | None = None  # when the step before this one ended
+        self._loss: torch.Tensor | float | None = None  # of the last step, without its graph
         self.words[shared_page.TOTAL_STEPS] = float(total_steps or 0)
         self.words[shared_page.ATTACHED] = 1.0
 
@@ -122,6 +123,8 @@ class Heartbeat:
         self._last = now
         words[shared_page.SAMPLES] = float(position.samples)
         words[shared_page.STEP], words[shared_page.MOVED_AT] = float(step), wall
+        words[shared_page.EPOCH] = float(position.epoch)
+        self._loss = loss if loss is None or isinstance(loss, int | float) else loss.detach()
         if now - self._noted_at >= _NOTE_SECONDS:
             self._note(loss, position, metrics)
 
@@ -162,6 +165,9 @@ class Heartbeat:
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report that training is complete."""
         self.words[shared_page.TOTAL_STEPS], self.words[shared_page.MEMORY] = float(step), float(_memory())
+        # A compiled model may have overwritten its last loss since, by a pass that evaluates it.
+        with contextlib.suppress(RuntimeError):
+            self._write_loss(self._loss)
         self._write_note(metrics)
         self.words[shared_page.FINISHED] = 1.0
 
@@ -171,17 +177,18 @@ class Heartbeat:
         words, now = self.words, time.monotonic()
         seconds, step = max(now - self._noted_at, 1e-9), int(words[shared_page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
-        number = number_of(loss)
-        words[shared_page.EPOCH], words[shared_page.LOSS_TOLD] = (
-            float(position.epoch),
-            float(number is not None),
-        )
-        words[shared_page.LOSS] = number or 0.0
+        words[shared_page.EPOCH] = float(position.epoch)
+        self._write_loss(loss)
         words[shared_page.STEP_SECONDS] = seconds / steps if steps else 0.0
         words[shared_page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
         words[shared_page.SAMPLES_PER_SECOND], words[shared_page.MEMORY] = samples / seconds, float(_memory())
         self._write_note(metrics)
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
+
+    def _write_loss(self, loss: torch.Tensor | float | None) -> None:
+        number = number_of(loss)
+        self.words[shared_page.LOSS_TOLD] = float(number is not None)
+        self.words[shared_page.LOSS] = number or 0.0
 
     def _write_note(self, metrics: Mapping[str, float]) -> None:
         """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
