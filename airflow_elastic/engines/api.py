@@ -11,7 +11,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_elastic.adapters import plugins
 
@@ -150,6 +150,15 @@ class Engine(Protocol):
 
         `namespace`: where rights are checked, if rights are given by namespace; None: the engine's own namespace.
         """
+        ...
+
+
+@runtime_checkable
+class ElsewhereEngine(Protocol):
+    """An engine whose workers may not see the place where a run is stored."""
+
+    def why_unseen(self, job: Job) -> str | None:
+        """Why workers cannot see the run's place; None if they can. Pure; called before any creation."""
         ...
 
 

@@ -17,7 +17,7 @@ from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.render.reserved_fields import PodSettings, refused
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
+from airflow_elastic.spec.errors import EngineError, Problem, SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -49,17 +49,18 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
         raise SpecError(*problems)
 
 
-def refuse_unreachable(kind: Kind, job: Job, options: KubeOptions) -> None:
-    """Refuse a run in a folder that no worker can see. Raises SubmitRefused."""
+def why_unseen(kind: Kind, job: Job, options: KubeOptions) -> str | None:
+    """Why workers cannot see the place where the run is stored; None if they can."""
     if open_store(job.run_uri).local_path(layout.STATUS) is None:
-        return
+        return None
     template = _template(kind, job, options)
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
-    if not any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
-        raise SubmitRefused(
-            f"the run is stored in the folder {job.run_uri}, but workers on a cluster do not see it. Use "
-            "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"
-        )
+    if any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
+        return None
+    return (
+        f"the run is stored in the folder {job.run_uri}, but workers on a cluster do not see it. Use "
+        "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"
+    )
 
 
 def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict[str, list[dict[str, str]]]]]:

@@ -22,7 +22,7 @@ from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
-from airflow_elastic.engines.kube.checks import check_spec, doctor, refuse_unreachable
+from airflow_elastic.engines.kube.checks import check_spec, doctor, why_unseen
 from airflow_elastic.engines.kube.create import create, objects
 from airflow_elastic.engines.kube.kind import (
     Child,
@@ -70,10 +70,8 @@ class KubeEngine:
     """
 
     kind: ClassVar[Kind]
-
     #: The object that an operator makes between the owner and the pods, if this holds the number of workers.
     child: ClassVar[Child | None] = None
-
     #: Whether a scale step waits for all pods, staying and leaving ones, whatever their numbers.
     awaits_all: ClassVar[bool] = False
 
@@ -96,6 +94,10 @@ class KubeEngine:
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and everything that the kind cannot carry out."""
         check_spec(self.kind, spec)
+
+    def why_unseen(self, job: Job) -> str | None:
+        """A folder that is not mounted into pods is not seen by workers."""
+        return why_unseen(self.kind, job, options_of(job.spec, self.kind.options))
 
     def render(self, job: Job) -> dict[str, Any]:
         """All objects, as a List that `kubectl apply` takes."""
@@ -131,7 +133,8 @@ class KubeEngine:
                 raise EngineError(f"job {job.name} has been deleted: it is not started again")
 
     def _write_down(self, job: Job, options: KubeOptions) -> JobObjects:
-        refuse_unreachable(self.kind, job, options)
+        if (why := self.why_unseen(job)) is not None:
+            raise SubmitRefused(why)
         files = self._files(job)
         record = JobRecord(
             job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python, job.standby
@@ -371,8 +374,6 @@ class KubeEngine:
 
     async def close(self, job: Job) -> None:
         """Do nothing more: the cluster removes what `delete` has left after `ttl_seconds`."""
-
-    # -- places --------------------------------------------------------------------------------------------------
 
     def _reach(self, options: KubeOptions) -> Access:
         named = options.kubeconfig is not None or options.context is not None

@@ -31,6 +31,7 @@ before the pods, or `Restarting`. Nor does it read the `replicaStatuses`, which 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -266,6 +267,8 @@ class PyTorchJobEngine(KubeEngine):
 
     async def close(self, job: Job) -> None:
         """Let the cluster remove the rest of the job after `ttl_seconds`."""
+        if await asyncio.to_thread(lambda: self._files(job).record) is None:
+            return  # without a record no object was made, whether or not there is a cluster
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             client, place = shared.client, (self.kind.resource, options.namespace, job.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from airflow_elastic.engines.kube.kinds.pytorchjob import PyTorchJobEngine, PyTo
 from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.watch import pod_status as read
 from airflow_elastic.spec.errors import EngineError, SpecError
-from airflow_elastic.spec.run import Workers
+from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase
 from tests.support.builders import spec
 
@@ -308,3 +309,12 @@ def test_an_index_that_has_left_may_come_again() -> None:
     assert phases(status(owner(2), pod(0), pod(1), seen=seen))[1] is WorkerPhase.RUNNING
     assert phases(status(owner(1), pod(0), pod(1), seen=seen))[1] is WorkerPhase.LEFT
     assert phases(status(owner(2), pod(0), pod(1, uid="v"), seen=seen))[1] is WorkerPhase.RUNNING
+
+
+async def test_a_job_that_was_never_made_is_closed_without_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that the engine has refused would wait for a cluster before it ends."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    spec = RunSpec(("train.py",), engine="pytorchjob", engine_options={"image": "trainer:1"})
+    await PyTorchJobEngine().close(Job(f"{tmp_path}/run", spec, 1, 1))
