@@ -134,7 +134,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{port}/execution/",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
-        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
     }
     someone = Reader(tmp_path, env)
     try:
