@@ -240,7 +240,7 @@ def test_a_layer_that_a_callback_adds_is_the_scripts_to_add_before_it_goes_on(
 
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 def test_without_that_it_is_said_what_to_do(tmp_path: Path) -> None:
-    words = r"tells of net\.two\..* which the model does not have\. .*trainer\.run\.resumed"
+    words = r"has net\.two\..* which the model does not have\. .*trainer\.run\.resumed"
     with pytest.raises(InvalidInput, match=words):
         to_the_end(tmp_path / "run", POLICY, lightning("grown, unsaid", Notes(), 12))
 
