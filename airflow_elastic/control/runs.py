@@ -14,7 +14,7 @@ from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
-from airflow_elastic.engines.api import ElsewhereEngine, Engine, Job, find_engine
+from airflow_elastic.engines.api import Engine, Job, RemoteEngine, find_engine
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.comparison import differences, is_same, only_workers_differ
@@ -129,7 +129,7 @@ def start_run(
     journal = Journal(store)
     events = journal.read()
     if not events:
-        _refuse_unseen(engine, store, spec)
+        _refuse_unreachable(engine, store, spec)
         _refuse_occupied(store, journal, spec)
         probe(store)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
@@ -144,9 +144,9 @@ def start_run(
     return Run(store)
 
 
-def _refuse_unseen(engine: Engine, store: Store, spec: RunSpec) -> None:
-    if isinstance(engine, ElsewhereEngine):
-        why = engine.why_unseen(Job(store.uri, spec, 1, spec.workers.count))
+def _refuse_unreachable(engine: Engine, store: Store, spec: RunSpec) -> None:
+    if isinstance(engine, RemoteEngine):
+        why = engine.storage_problem(Job(store.uri, spec, 1, spec.workers.count))
         if why is not None:
             raise InvalidInput(why)
 

@@ -154,10 +154,10 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class ElsewhereEngine(Protocol):
+class RemoteEngine(Protocol):
     """An engine whose workers may not see the place where a run is stored."""
 
-    def why_unseen(self, job: Job) -> str | None:
+    def storage_problem(self, job: Job) -> str | None:
         """Why workers cannot see the run's place; None if they can. Pure; called before any creation."""
         ...
 

@@ -49,7 +49,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
         raise SpecError(*problems)
 
 
-def why_unseen(kind: Kind, job: Job, options: KubeOptions) -> str | None:
+def storage_problem(kind: Kind, job: Job, options: KubeOptions) -> str | None:
     """Why workers cannot see the place where the run is stored; None if they can."""
     if open_store(job.run_uri).local_path(layout.STATUS) is None:
         return None

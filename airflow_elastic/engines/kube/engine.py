@@ -22,7 +22,7 @@ from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
-from airflow_elastic.engines.kube.checks import check_spec, doctor, why_unseen
+from airflow_elastic.engines.kube.checks import check_spec, doctor, storage_problem
 from airflow_elastic.engines.kube.create import create, objects
 from airflow_elastic.engines.kube.kind import (
     Child,
@@ -95,9 +95,9 @@ class KubeEngine:
         """Refuse bad options, and everything that the kind cannot carry out."""
         check_spec(self.kind, spec)
 
-    def why_unseen(self, job: Job) -> str | None:
+    def storage_problem(self, job: Job) -> str | None:
         """A folder that is not mounted into pods is not seen by workers."""
-        return why_unseen(self.kind, job, options_of(job.spec, self.kind.options))
+        return storage_problem(self.kind, job, options_of(job.spec, self.kind.options))
 
     def render(self, job: Job) -> dict[str, Any]:
         """All objects, as a List that `kubectl apply` takes."""
@@ -133,7 +133,7 @@ class KubeEngine:
                 raise EngineError(f"job {job.name} has been deleted: it is not started again")
 
     def _write_down(self, job: Job, options: KubeOptions) -> JobObjects:
-        if (why := self.why_unseen(job)) is not None:
+        if (why := self.storage_problem(job)) is not None:
             raise SubmitRefused(why)
         files = self._files(job)
         record = JobRecord(

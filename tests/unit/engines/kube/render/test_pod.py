@@ -187,4 +187,4 @@ def test_a_run_in_a_folder_is_looked_for_in_pods_and_not_in_a_label(engine: str,
     for options in ({"labels": labels}, {"labels": labels, "volumes": volumes}):
         spec = RunSpec(("train.py",), engine=engine, engine_options={"image": "trainer:1", **options})
         job = Job(f"{tmp_path}/run", spec, 1, 1)
-        assert ("do not see it" in (found.why_unseen(job) or "")) is ("volumes" not in options)
+        assert ("do not see it" in (found.storage_problem(job) or "")) is ("volumes" not in options)
