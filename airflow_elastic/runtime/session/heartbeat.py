@@ -107,7 +107,8 @@ class Heartbeat:
         words = self.words
         words[shared_page.VERIFIED] = float(verified)
         words[shared_page.STEP] = words[shared_page.FROM_STEP] = float(step)
-        words[shared_page.SAMPLES], words[shared_page.RESTORING] = float(position.samples), seconds
+        words[shared_page.EPOCH], words[shared_page.SAMPLES] = float(position.epoch), float(position.samples)
+        words[shared_page.RESTORING] = seconds
         self._noted_step, self._noted_samples = step, position.samples
         self._note(None, position, {})
 
@@ -121,9 +122,8 @@ class Heartbeat:
         else:
             words[shared_page.STEPPING] += now - self._last
         self._last = now
-        words[shared_page.SAMPLES] = float(position.samples)
+        words[shared_page.EPOCH], words[shared_page.SAMPLES] = float(position.epoch), float(position.samples)
         words[shared_page.STEP], words[shared_page.MOVED_AT] = float(step), wall
-        words[shared_page.EPOCH] = float(position.epoch)
         self._loss = loss if loss is None or isinstance(loss, int | float) else loss.detach()
         if now - self._noted_at >= _NOTE_SECONDS:
             self._note(loss, position, metrics)
@@ -177,7 +177,6 @@ class Heartbeat:
         words, now = self.words, time.monotonic()
         seconds, step = max(now - self._noted_at, 1e-9), int(words[shared_page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
-        words[shared_page.EPOCH] = float(position.epoch)
         self._write_loss(loss)
         words[shared_page.STEP_SECONDS] = seconds / steps if steps else 0.0
         words[shared_page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0

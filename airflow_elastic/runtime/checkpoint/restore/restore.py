@@ -130,7 +130,8 @@ class Restorer:
 
         Raises:
             CheckpointDamaged: there are checkpoints, but none of them is whole. `objects` may be filled in part.
-            SystemExit: the newest one is damaged, and the script relies on it. It is set aside for the next attempt.
+            SystemExit: the newest one is damaged, and the script has read its facts. It is set aside; the next attempt
+                gets the one before it.
             InvalidInput: the newest one is of another model or of another run. Or it has other groups of parameters, or
                 values of types that the script does not trust. Only in these two cases may `objects` have changed. The
                 stored files are unchanged.
@@ -195,7 +196,7 @@ class Restorer:
 
     @property
     def resumed(self) -> Resumed | None:
-        """The facts of the checkpoint that will be restored. From here on the script relies on them.
+        """The facts of the checkpoint that will be restored. If it is damaged, this attempt now restores no other one.
 
         Raises the error of `look`, if there was one.
         """
@@ -207,7 +208,8 @@ class Restorer:
     def peek(self, name: str, step: int) -> Any:
         """The state of one of the script's objects in the checkpoint of this step; None if it has none of this name.
 
-        All ranks call this together. The script relies on it. Raises as `restore`.
+        All ranks call this together. If the checkpoint is damaged, the next attempt gets the one before.
+        Raises as `restore`.
         """
         manifest, indexes = self.stock.open(step)
         try:
