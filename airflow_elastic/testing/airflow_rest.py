@@ -14,16 +14,15 @@ from urllib.parse import quote
 import httpx
 
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.testing.airflow_text import log_line, reason, run_path, tail, task_path, words
 
 T = TypeVar("T")
 
 TERMINAL_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 TERMINAL_RUN = frozenset({"success", "failed"})
 
-_LOG_KEYS = frozenset(
-    {"timestamp", "level", "event", "logger", "filename", "lineno", "error_detail"}
-    | {"ti", "ti_id", "dag_id", "run_id", "task_id", "map_index", "try_number"}
-)
+#: So many waits in a row without success, each of a minute or more, make the next ones short.
+_PATIENCE, _LONG_SECONDS, _SHORT_SECONDS = 2, 60.0, 30.0
 
 
 class AirflowError(ElasticError):
@@ -32,6 +31,10 @@ class AirflowError(ElasticError):
 
 class AirflowTimeoutError(AirflowError):
     """What was waited for did not come in time."""
+
+
+class AirflowBrokenError(AirflowError):
+    """This Airflow is broken for good: whatever is asked of it ends with this error at once."""
 
 
 def poll(
@@ -77,11 +80,26 @@ class AirflowRest:
         self.url, self.username, self.password = url, username, password
         self._http = self._connect()
         self._token: str | None = None
+        self._in_vain = 0
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Called before each request, so all through a wait. To be overridden: it does nothing here.
+
+        `at_once` says that a request has just failed. Raises AirflowBrokenError where to wait is of no use any more.
+        """
+
+    def condition(self) -> str:
+        """How the parts of Airflow are, for an error's text."""
+        try:
+            parts = [f"{part} {state['status']}" for part, state in self.health(timeout=10).items()]
+        except httpx.HTTPError as error:
+            return f"Airflow does not say how its parts are: {error!r}"
+        return f"Airflow's parts: {', '.join(parts)}"
 
     def close(self) -> None:
         """Close the connections and forget the login; another call makes new ones."""
         self._http.close()
-        self._http, self._token = self._connect(), None
+        self._http, self._token, self._in_vain = self._connect(), None, 0
 
     def _connect(self) -> httpx.Client:
         # trust_env: a proxy in the developer's environment must not swallow calls to this machine.
@@ -96,7 +114,7 @@ class AirflowRest:
         body = {"username": username or self.username, "password": password or self.password}
         answer = self._http.post("/auth/token", json=body)
         if answer.status_code != 201:
-            raise AirflowError(f"{self.url} refused the login of {body['username']!r}: {_reason(answer)}")
+            raise AirflowError(f"{self.url} refused the login of {body['username']!r}: {reason(answer)}")
         token: str = answer.json()["access_token"]
         return token
 
@@ -105,16 +123,23 @@ class AirflowRest:
 
         A path that does not begin with `/` is below `/api/v2/`. What Airflow rolled back, because its
         database was locked, is asked again.
+
+        Raises:
+            AirflowBrokenError: see `look`.
         """
+        self.look()
         if not path.startswith("/"):
             path = "/api/v2/" + path
         headers = dict(kwargs.pop("headers", {}))
         for _ in range(4):
             if self._token is None:
                 self._token = self.login()
-            answer = self._http.request(
-                method, path, headers={"Authorization": f"Bearer {self._token}", **headers}, **kwargs
-            )
+            bearer = {"Authorization": f"Bearer {self._token}"}
+            try:
+                answer = self._http.request(method, path, headers=bearer | headers, **kwargs)
+            except httpx.TransportError:
+                self.look(at_once=True)
+                raise
             # An expired token gets 401; a token from before a restart of the server gets 403.
             if answer.status_code == 401 or "Invalid JWT token" in answer.text:
                 self._token = None
@@ -130,17 +155,31 @@ class AirflowRest:
         """
         answer = self.request(method, path, **kwargs)
         if answer.status_code >= 400:
-            raise AirflowError(f"{method} {answer.request.url.path}: {_reason(answer)}")
+            raise AirflowError(f"{method} {answer.request.url.path}: {reason(answer)}")
         if not answer.content:
             return None
         return answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
 
-    def health(self) -> dict[str, dict[str, str | None]]:
-        """What Airflow says about its parts: `{"scheduler": {"status": "healthy", …}, …}`."""
-        answer = self._http.get("/api/v2/monitor/health")
+    def health(self, timeout: float = 120.0) -> dict[str, dict[str, str | None]]:
+        """What Airflow says, in `timeout` seconds, about its parts: `{"scheduler": {"status": "healthy", …}, …}`."""
+        answer = self._http.get("/api/v2/monitor/health", timeout=timeout)
         answer.raise_for_status()
         parts: dict[str, dict[str, str | None]] = answer.json()
         return parts
+
+    def _wait(
+        self, what: str, probe: Callable[[], T | None], *, timeout: float, hint: Callable[[], str]
+    ) -> T:
+        """`poll`, with Airflow's condition in the error. An Airflow that seems to stand still is given less time."""
+        given = min(timeout, _SHORT_SECONDS) if self._in_vain >= _PATIENCE else timeout
+        known = lambda: f"{hint()}\n{self.condition()}"  # noqa: E731
+        try:
+            answer = poll(what, probe, timeout=given, hint=known)
+        except AirflowTimeoutError:
+            self._in_vain += timeout >= _LONG_SECONDS
+            raise
+        self._in_vain = 0
+        return answer
 
     # -- DAGs ------------------------------------------------------------------------------------------------
 
@@ -162,7 +201,7 @@ class AirflowRest:
             if answer.status_code == 200 and not answer.json()["is_stale"]:
                 return True
             if answer.status_code not in (200, 404):
-                raise AirflowError(f"asking for the DAG {dag_id!r}: {_reason(answer)}")
+                raise AirflowError(f"asking for the DAG {dag_id!r}: {reason(answer)}")
             if errors := self.import_errors():
                 broken = "\n".join(f"{name}:\n{trace.strip()}" for name, trace in errors.items())
                 raise AirflowError(f"the DAG {dag_id!r} is not there, and Airflow cannot import:\n{broken}")
@@ -172,7 +211,7 @@ class AirflowRest:
             known = [dag["dag_id"] for dag in self.rest("GET", "dags")["dags"]]
             return f"Airflow has read {', '.join(known) or 'no DAG at all'}"
 
-        poll(f"the DAG {dag_id!r}", probe, timeout=timeout, every=0.5, hint=hint)
+        self._wait(f"the DAG {dag_id!r}", probe, timeout=timeout, hint=hint)
         if unpause:
             self.unpause(dag_id)
 
@@ -196,7 +235,7 @@ class AirflowRest:
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """The state of a run: queued, running, success or failed."""
-        state: str = self.rest("GET", _run(dag_id, run_id))["state"]
+        state: str = self.rest("GET", run_path(dag_id, run_id))["state"]
         return state
 
     def wait_run(
@@ -217,12 +256,12 @@ class AirflowRest:
             if state in TERMINAL_RUN:
                 why = self._explain(dag_id, run_id)
                 raise AirflowError(
-                    f"the run {run_id} of {dag_id} is {state!r}, wanted {_words(wanted)}; {why}"
+                    f"the run {run_id} of {dag_id} is {state!r}, wanted {words(wanted)}; {why}"
                 )
             return None
 
-        return poll(
-            f"the run {run_id} of {dag_id} to be {_words(wanted)}",
+        return self._wait(
+            f"the run {run_id} of {dag_id} to be {words(wanted)}",
             probe,
             timeout=timeout,
             hint=lambda: self._explain(dag_id, run_id),
@@ -232,7 +271,7 @@ class AirflowRest:
 
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
         """A task instance from the REST API, with `state`, `try_number`, `start_date`, `trigger` and other fields."""
-        found: dict[str, Any] = self.rest("GET", _task(dag_id, run_id, task_id, map_index))
+        found: dict[str, Any] = self.rest("GET", task_path(dag_id, run_id, task_id, map_index))
         return found
 
     def task_state(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
@@ -261,7 +300,7 @@ class AirflowRest:
 
         def log() -> str:
             try:
-                return "its log ends:\n" + _tail(self.task_log(dag_id, run_id, task_id, map_index=map_index))
+                return "its log ends:\n" + tail(self.task_log(dag_id, run_id, task_id, map_index=map_index))
             except AirflowError as error:
                 return f"and it has no log: {error}"
 
@@ -270,11 +309,11 @@ class AirflowRest:
             if state in wanted:
                 return state
             if state in TERMINAL_TASK:
-                raise AirflowError(f"{name} is {state!r}, wanted {_words(wanted)}; {log()}")
+                raise AirflowError(f"{name} is {state!r}, wanted {words(wanted)}; {log()}")
             return None
 
-        return poll(
-            f"{name} to be {_words(wanted)}",
+        return self._wait(
+            f"{name} to be {words(wanted)}",
             probe,
             timeout=timeout,
             hint=lambda: f"it is {self._state_or_none(dag_id, run_id, task_id, map_index)!r}; {log()}",
@@ -294,11 +333,11 @@ class AirflowRest:
             try_number = int(self.task(dag_id, run_id, task_id, map_index)["try_number"])
         answer = self.rest(
             "GET",
-            f"{_task(dag_id, run_id, task_id)}/logs/{try_number}",
+            f"{task_path(dag_id, run_id, task_id)}/logs/{try_number}",
             params={"map_index": map_index, "full_content": True},
             headers={"Accept": "application/json"},
         )
-        return "\n".join(_log_line(record) for record in answer["content"])
+        return "\n".join(log_line(record) for record in answer["content"])
 
     def xcom(
         self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1
@@ -310,7 +349,7 @@ class AirflowRest:
         """
         return self.rest(
             "GET",
-            f"{_task(dag_id, run_id, task_id)}/xcomEntries/{quote(key)}",
+            f"{task_path(dag_id, run_id, task_id)}/xcomEntries/{quote(key)}",
             params={"map_index": map_index},
         )["value"]
 
@@ -323,7 +362,7 @@ class AirflowRest:
         map_index: int = -1,
     ) -> None:
         """What a person does with "mark failed" or "mark success"."""
-        self.rest("PATCH", _task(dag_id, run_id, task_id, map_index), json={"new_state": state})
+        self.rest("PATCH", task_path(dag_id, run_id, task_id, map_index), json={"new_state": state})
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, **options: Any) -> None:
         """What a person does with "clear": the task runs again, whatever its state was.
@@ -336,17 +375,17 @@ class AirflowRest:
 
     def _state_or_none(self, dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
         """The state; None also while a mapped instance is not expanded yet."""
-        answer = self.request("GET", _task(dag_id, run_id, task_id, map_index))
+        answer = self.request("GET", task_path(dag_id, run_id, task_id, map_index))
         if answer.status_code == 404 and map_index >= 0:
             return None
         if answer.status_code >= 400:
-            raise AirflowError(f"asking for {dag_id}.{task_id} in {run_id}: {_reason(answer)}")
+            raise AirflowError(f"asking for {dag_id}.{task_id} in {run_id}: {reason(answer)}")
         state: str | None = answer.json()["state"]
         return state
 
     def _explain(self, dag_id: str, run_id: str) -> str:
         """The states of a run's tasks and the end of the log of one that failed, for an error's text."""
-        tasks = self.rest("GET", f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
+        tasks = self.rest("GET", f"{run_path(dag_id, run_id)}/taskInstances")["task_instances"]
         text = "its tasks: " + ", ".join(f"{task['task_id']} {task['state']}" for task in tasks)
         for task in tasks:
             if task["state"] == "failed":
@@ -354,46 +393,5 @@ class AirflowRest:
                     log = self.task_log(dag_id, run_id, task["task_id"], map_index=task["map_index"])
                 except AirflowError as error:
                     log = str(error)
-                return f"{text}; the log of {task['task_id']} ends:\n{_tail(log)}"
+                return f"{text}; the log of {task['task_id']} ends:\n{tail(log)}"
         return text
-
-
-def _run(dag_id: str, run_id: str) -> str:
-    return f"dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
-
-
-def _task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
-    mapped = f"/{map_index}" if map_index >= 0 else ""
-    return f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}{mapped}"
-
-
-def _words(states: Collection[str]) -> str:
-    return " or ".join(sorted(states))
-
-
-def _tail(text: str, lines: int = 25) -> str:
-    return "\n".join(text.splitlines()[-lines:])
-
-
-def _reason(answer: httpx.Response) -> str:
-    """What an error answer says, short."""
-    try:
-        detail = answer.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        detail = answer.text[:300] or answer.reason_phrase
-    return f"{answer.status_code} {detail}"
-
-
-def _log_line(record: Any) -> str:
-    """One structured log record as a line of text, without what says again which task it is of."""
-    if not isinstance(record, Mapping):
-        return str(record)
-    shown = {key: value for key, value in record.items() if key not in _LOG_KEYS and value is not None}
-    words = [record.get("timestamp"), str(record.get("level") or "").upper(), record.get("event")]
-    line = " ".join(str(word) for word in words if word)
-    line += "".join(f" {key}={value}" for key, value in shown.items())
-    for error in record.get("error_detail") or ():
-        line += f"\n    {error.get('exc_type')}: {error.get('exc_value')}"
-        for frame in error.get("frames") or ():
-            line += f"\n      {frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
-    return line

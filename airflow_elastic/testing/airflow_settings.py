@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from airflow_elastic.testing.airflow_rest import AirflowError
+from airflow_elastic.testing.airflow_sqlite import PART
 
 # `airflow standalone` starts its parts as `airflow NAME` from the PATH. This script replaces that program. It notes
-# each part's pid, and leaves out the log servers: they listen on all addresses, and one machine needs none.
+# each part's pid, and lets the part know which it is. It leaves out the log servers: they listen on all addresses, and
+# one machine needs none.
 _SHIM = """\
 #!/bin/sh
 echo $$ > {state}/"$1".pid
+export {part}="$1"
 case "$1" in
     scheduler|triggerer) exec {program} "$@" --skip-serve-logs ;;
     *) exec {program} "$@" ;;
@@ -46,6 +51,7 @@ _TUNING = {
     "DAG_PROCESSOR__PARSING_PROCESSES": "1",
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "5",
+    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",  # What a dead scheduler had queued; the default is 5 minutes.
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "LOGGING__COLORED_CONSOLE_LOG": "False",
     "USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -98,7 +104,7 @@ def environment(
         settings |= _SQLITE
     foreign = ("AIRFLOW", "_AIRFLOW", "PYTEST_")
     made = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    path = [str(_shim_file(state).parent), str(program.parent), made.get("PATH", os.defpath)]
+    path = [str(shim_file(state).parent), str(program.parent), made.get("PATH", os.defpath)]
     inherited = made.get("NO_PROXY") or made.get("no_proxy")
     unproxied = ",".join(filter(None, [inherited, "127.0.0.1,localhost"]))
     made |= {
@@ -139,9 +145,10 @@ def write_passwords(state: Path, users: Mapping[str, str], password: str | None)
 
 def write_shim(state: Path, program: Path) -> None:
     """Write the program that stands in for `airflow` on the PATH of `airflow standalone`."""
-    shim = _shim_file(state)
+    shim = shim_file(state)
     shim.parent.mkdir(parents=True, exist_ok=True)
-    shim.write_text(_SHIM.format(state=shlex.quote(str(state)), program=shlex.quote(str(program))))
+    quoted = {"state": shlex.quote(str(state)), "program": shlex.quote(str(program))}
+    shim.write_text(_SHIM.format(part=PART, **quoted))
     shim.chmod(0o755)
 
 
@@ -150,7 +157,59 @@ def pid_file(state: Path, part: str) -> Path:
     return state / f"{part}.pid"
 
 
-def _shim_file(state: Path) -> Path:
+def lock(state: Path, home: Path) -> IO[str]:
+    """Keep other programs from running an Airflow in this home; the kernel lets go when we die.
+
+    Raises:
+        AirflowError: another program has the lock.
+    """
+    held = (state / "lock").open("w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise AirflowError(
+            f"another program runs an Airflow in {home}; stop that one, or choose another home"
+        ) from None
+    return held
+
+
+def run(
+    program: Path, arguments: Sequence[str], environment: Mapping[str, str], home: Path, timeout: float
+) -> str:
+    """Run `airflow ARGUMENTS…` to its end, and return what it printed.
+
+    Raises:
+        AirflowError: it failed, or took longer than `timeout` seconds.
+    """
+    line = f"airflow {shlex.join(arguments)}"
+    try:
+        done = subprocess.run(
+            [str(program), *arguments],
+            env=dict(environment),
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AirflowError(f"`{line}` took longer than {timeout:g} s") from error
+    if done.returncode:
+        printed = (done.stdout + done.stderr)[-2000:]
+        raise AirflowError(f"`{line}` ended with {done.returncode}:\n{printed}")
+    return done.stdout
+
+
+def forget_pids(state: Path) -> None:
+    """Remove what `pid_file` names, of all parts."""
+    for path in state.glob("*.pid"):
+        path.unlink(missing_ok=True)
+
+
+def shim_file(state: Path) -> Path:
+    """What `write_shim` writes."""
     return state / "bin" / "airflow"
 
 

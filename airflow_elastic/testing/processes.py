@@ -106,12 +106,13 @@ def end(find: Callable[[], list[Process]], *, timeout: float) -> list[Process]:
     return []
 
 
-def last_words(log: Path, lines: int = 30) -> str:
-    """The end of a log file with its name, for an error's text."""
+def last_words(log: Path, lines: int = 30, begin: str = "") -> str:
+    """The end of a log file with its name, for an error's text; of the lines that begin so."""
     try:
-        last = log.read_text(errors="replace").splitlines()[-lines:]
+        written = log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
-        last = []
+        written = []
+    last = [line for line in written if line.startswith(begin)][-lines:]
     return f"{log} ends:\n" + ("\n".join(last) or "(it is empty)")
 
 

@@ -13,9 +13,12 @@ The project's tests and its demo run it; so can a user's tests of their own DAGs
 It starts the `airflow` program of this virtual environment, with SQLite and LocalExecutor. Scheduler, triggerer, DAG
 processor and API server are its own, and listen on 127.0.0.1 only. Airflow itself is not imported here.
 
-`airflow standalone` does not restart its parts. If its triggerer dies, it says nothing, and its other parts go on.
-Deferred tasks stay deferred until another triggerer is started (`start_triggerer`). SIGTERM ends it without ending its
-parts. So `stop` ends the parts first, and then kills the rest of their session.
+`airflow standalone` does not restart its parts. Each request of this object looks whether they live, so all waits do.
+A scheduler or DAG processor that ended or hangs starts again. If the triggerer dies, deferred tasks stay deferred until
+another one is started (`start_triggerer`).
+
+SIGTERM ends `airflow standalone` without ending its parts. So `stop` ends the parts first, and then kills the rest of
+their session.
 
 A training process in a session of its own is not part of Airflow and goes on after `stop`, as in production.
 `detached` lists such processes, and `stop(detached=True)` kills them too. Linux only.
@@ -24,9 +27,7 @@ A training process in a session of its own is not part of Airflow and goes on af
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -42,14 +43,12 @@ from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from airflow_elastic.testing import airflow_settings as settings
 from airflow_elastic.testing import processes
+from airflow_elastic.testing.airflow_parts import Parts
 from airflow_elastic.testing.airflow_rest import AirflowError, AirflowRest, poll
 from airflow_elastic.testing.ports import check_port, free_port
 
 MARK = "AIRFLOW_ELASTIC_STANDALONE_HOME"
 """The environment variable, holding the home, that every process started below carries."""
-
-PARTS = ("scheduler", "dag-processor", "api-server", "triggerer")
-"""What `airflow standalone` starts."""
 
 #: SQLite lets one process write at a time; on a busy machine Airflow's others give up.
 _LOCKED = retry_if_exception_message(match="(?s).*database is locked")
@@ -73,7 +72,9 @@ class Standalone(AirflowRest):
             one. Airflow's own default is 30; at least 5.
         start_timeout: seconds that `start` and `start_triggerer` wait until all is healthy.
         stop_timeout: seconds that the parts, and tasks in a worker, have to end before they are killed.
-        progress: called with one line for a person whenever the start has come further.
+        restarts: how often scheduler and DAG processor may each start again.
+        hung_after: seconds without a heartbeat after which one of these counts as hung, is killed, and starts again.
+        progress: called with words for a person whenever the start has come further, and when a part starts again.
 
     Raises:
         AirflowError: an argument cannot work. Nothing has been started.
@@ -93,6 +94,8 @@ class Standalone(AirflowRest):
         takeover: float = 10.0,
         start_timeout: float = 300.0,
         stop_timeout: float = 10.0,
+        restarts: int = 3,
+        hung_after: float = 90.0,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.home, self.dags_folder = home.absolute(), dags_folder.absolute()
@@ -104,6 +107,17 @@ class Standalone(AirflowRest):
         self._lock: IO[str] | None = None
         self._standalone: subprocess.Popen[bytes] | None = None
         self._more: list[subprocess.Popen[bytes]] = []
+        self.parts = Parts(
+            self._state,
+            self.log_path,
+            self._sessions,
+            self._spawn,
+            lambda: self.health(timeout=10),
+            progress,
+            restarts=restarts,
+            hung_after=hung_after,
+            start_timeout=start_timeout,
+        )
         if not self.dags_folder.is_dir():
             raise AirflowError(f"dags_folder: given {str(dags_folder)!r}; there is no such folder")
         if not os.access(self._program, os.X_OK):
@@ -160,18 +174,19 @@ class Standalone(AirflowRest):
         """
         if self._standalone is not None:
             raise AirflowError(f"Airflow is already running at {self.url}; stop it before starting it again")
-        self._acquire()
+        self._lock = settings.lock(self._state, self.home)
         try:
             self._sweep()
             check_port(self.port)
-            for part in PARTS:
-                settings.pid_file(self._state, part).unlink(missing_ok=True)
+            settings.forget_pids(self._state)
             settings.write_shim(self._state, self._program)
             since, began = datetime.now(UTC), time.monotonic()
             atexit.register(self.stop)
             self.progress(f"starting Airflow in {self.home}")
+            self.log_path.unlink(missing_ok=True)
             self._standalone = self._spawn(["standalone"], self.log_path)
             self._wait_healthy({"scheduler", "triggerer", "dag_processor"}, since, self._died, self.log_path)
+            self.parts.watch(since)
             self.progress(f"Airflow is ready after {time.monotonic() - began:.0f} s: {self.login_hint}")
         except BaseException:
             self.stop()
@@ -187,6 +202,7 @@ class Standalone(AirflowRest):
             AirflowError: a process could not be killed.
         """
         atexit.unregister(self.stop)
+        self.parts.rest()
         started = [one for one in (self._standalone, *self._more) if one is not None]
         # These end by themselves when asked, after the tasks that run, which report to the API server.
         busy = [self.part_pid(part) for part in ("scheduler", "dag-processor")] + self.triggerer_pids()
@@ -202,7 +218,7 @@ class Standalone(AirflowRest):
         if detached:
             left += processes.end(self._sessions.detached, timeout=10)
         _all_killed(left, "")
-        for one in started:
+        for one in started + self.parts.forget():
             one.wait()
         self._standalone, self._more = None, []
         self.close()
@@ -210,6 +226,16 @@ class Standalone(AirflowRest):
             self._sessions.forget()
             self._lock.close()
             self._lock = None
+
+    def look(self, *, at_once: bool = False) -> None:
+        """See to the parts: see `Parts.look`. Every request does it."""
+        if self._standalone is not None and self._standalone.poll() is not None:
+            self.parts.give_up(self._died() or "")
+        self.parts.look(at_once=at_once)
+
+    def condition(self) -> str:
+        """How all parts are, with the end of the log of those that are not well."""
+        return self.parts.condition()
 
     def detached(self) -> list[processes.Process]:
         """The processes that came out of this Airflow but live in sessions of their own: training, here.
@@ -221,13 +247,8 @@ class Standalone(AirflowRest):
     # -- hurting it ------------------------------------------------------------------------------------------
 
     def part_pid(self, part: str) -> int | None:
-        """The pid of a part that `airflow standalone` started (one of PARTS); None where it does not live."""
-        try:
-            pid = int(settings.pid_file(self._state, part).read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        found = processes.read(pid)
-        return pid if found is not None and found in self._sessions else None
+        """The pid of a part: see `Parts.pid`."""
+        return self.parts.pid(part)
 
     def triggerer_pids(self) -> list[int]:
         """The pids of the living triggerers: that of `airflow standalone`, then those of `start_triggerer`.
@@ -295,32 +316,15 @@ class Standalone(AirflowRest):
         Raises:
             AirflowError: it failed, or took too long.
         """
-        line = f"airflow {shlex.join(arguments)}"
-        try:
-            done = subprocess.run(
-                [str(self._program), *arguments],
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise AirflowError(f"`{line}` took longer than {timeout:g} s") from error
-        if done.returncode:
-            printed = (done.stdout + done.stderr)[-2000:]
-            raise AirflowError(f"`{line}` ended with {done.returncode}:\n{printed}")
-        return done.stdout
+        return settings.run(self._program, arguments, self.environment, self.home, timeout)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, arguments: list[str], log: Path, program: Path | None = None) -> subprocess.Popen[bytes]:
         """Start `airflow ARGUMENTS` as the leader of a new session."""
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             started = subprocess.Popen(
-                [str(self._program), *arguments],
+                [str(program or self._program), *arguments],
                 env=self.environment,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -336,9 +340,7 @@ class Standalone(AirflowRest):
         if self._standalone is not None and self._standalone.poll() is not None:
             dead = f"`airflow standalone` ended with {self._standalone.returncode}"
         else:
-            noted = [part for part in PARTS if settings.pid_file(self._state, part).exists()]
-            parts = [part for part in noted if self.part_pid(part) is None]
-            if not parts:
+            if not (parts := self.parts.ended()):
                 return None
             dead = f"Airflow's {' and '.join(parts)} ended"
         return f"{dead}; {processes.last_words(self.log_path)}"
@@ -369,18 +371,6 @@ class Standalone(AirflowRest):
             return f"{', '.join(sorted(waiting))} did not report; {processes.last_words(log)}"
 
         poll("Airflow to be healthy", probe, timeout=self.start_timeout, every=0.25, hint=hint)
-
-    def _acquire(self) -> None:
-        """Keep other programs from running an Airflow in this home; the kernel lets go when we die."""
-        lock = (self._state / "lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise AirflowError(
-                f"another program runs an Airflow in {self.home}; stop that one, or choose another home"
-            ) from None
-        self._lock = lock
 
     def _sweep(self) -> None:
         """End what an earlier Airflow left running here when its program was killed."""

@@ -8,15 +8,18 @@ import socket
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from airflow_elastic.testing import processes
+from airflow_elastic.testing import airflow_rest, processes
+from airflow_elastic.testing.airflow_parts import PARTS
 from airflow_elastic.testing.airflow_rest import AirflowError, AirflowTimeoutError, poll
-from airflow_elastic.testing.standalone import MARK, PARTS, Standalone
+from airflow_elastic.testing.standalone import MARK, Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.machine.standstill import stand_still
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -97,21 +100,90 @@ def test_rest_errors_say_what_airflow_said(standalone: Standalone) -> None:
 
 
 def test_what_a_locked_database_refused_is_asked_again(standalone: Standalone) -> None:
-    """Airflow's API server deadlocks with itself over SQLite now and then; a lock of ours has the same effect."""
+    """Airflow's API server deadlocks with itself over SQLite now and then; a lock of ours has the same effect.
+
+    No other part ends by it: the scheduler, for one, wants to start a run meanwhile.
+    """
+    before = {part: standalone.part_pid(part) for part in PARTS}
+    standalone.wait_for_dag("harness")
     refused = standalone.log_path.read_text().count("Error with id")
+    run_id = standalone.trigger("harness")
     with sqlite3.connect(standalone.home / "airflow.db") as database, ThreadPoolExecutor() as pool:
         database.execute("BEGIN IMMEDIATE")
         try:
             unpausing = pool.submit(standalone.unpause, "harness")
             poll(
-                "a refusal",
-                lambda: standalone.log_path.read_text().count("Error with id") > refused or None,
+                "two refusals",
+                lambda: standalone.log_path.read_text().count("Error with id") > refused + 1 or None,
                 timeout=PATIENCE_SECONDS,
             )
         finally:
             database.rollback()
         unpausing.result()
     assert standalone.rest("GET", "dags/harness")["is_paused"] is False
+    standalone.wait_run("harness", run_id)
+    assert {part: standalone.part_pid(part) for part in PARTS} == before
+
+
+@pytest.fixture
+def told(standalone: Standalone, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What progress reports. Restarts of this test do not count for others."""
+    lines: list[str] = []
+    monkeypatch.setattr(standalone.parts, "progress", lines.append)
+    monkeypatch.setattr(standalone.parts, "restarts", Counter())
+    return lines
+
+
+@pytest.mark.parametrize("part", ["scheduler", "dag-processor"])
+def test_a_part_that_died_starts_again(standalone: Standalone, told: list[str], part: str) -> None:
+    standalone.wait_for_dag("harness")
+    (victim, *_) = processes.family(standalone.part_pid(part) or 0)
+    processes.send(victim, signal.SIGKILL)
+    poll("it to be gone", lambda: processes.read(victim.pid) is None or None, timeout=PATIENCE_SECONDS)
+    assert f"{part} does not live" in standalone.condition()
+    standalone.wait_task("harness", standalone.trigger("harness"), "hello")
+    assert told[0].startswith(f"Airflow's {part} ended; it starts again (restart 1 of 3); ")
+    assert standalone.part_pid(part) not in (None, victim.pid)
+    assert f"{part} lives" in standalone.condition()
+
+
+def test_a_scheduler_that_hangs_starts_again(
+    standalone: Standalone, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone.parts, "hung_after", 15.0)
+    monkeypatch.setattr(standalone.parts, "most", 100)  # a machine may be so busy that others seem to hang
+    standalone.wait_for_dag("harness")
+    victims = processes.family(standalone.part_pid("scheduler") or 0)
+    stand_still(standalone, victims)
+    standalone.wait_task("harness", standalone.trigger("harness"), "hello")
+    assert any(line.startswith("Airflow's scheduler had no heartbeat for ") for line in told), told
+    assert all(processes.read(victim.pid) is None for victim in victims)
+
+
+def test_a_part_may_be_wanted_dead(standalone: Standalone, told: list[str]) -> None:
+    (victim, *_) = processes.family(standalone.part_pid("dag-processor") or 0)
+    with standalone.parts.unwatched():
+        processes.send(victim, signal.SIGKILL)
+        poll("it to be gone", lambda: processes.read(victim.pid) is None or None, timeout=PATIENCE_SECONDS)
+        standalone.look(at_once=True)
+        assert standalone.part_pid("dag-processor") is None
+    standalone.look(at_once=True)
+    assert standalone.part_pid("dag-processor") is not None
+
+
+def test_an_airflow_that_stands_still_is_given_less_time(
+    standalone: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_rest, "_LONG_SECONDS", 0.1)
+    monkeypatch.setattr(airflow_rest, "_SHORT_SECONDS", 0.2)
+    for waited in ("1", "1", "0.2"):
+        with pytest.raises(
+            AirflowTimeoutError, match=rf"(?s)waited {waited} s for .*Airflow's parts: scheduler"
+        ):
+            standalone.wait_for_dag("nonesuch", timeout=1)
+    standalone.wait_for_dag("harness")
+    with pytest.raises(AirflowTimeoutError, match="waited 1 s for"):
+        standalone.wait_for_dag("nonesuch", timeout=1)
 
 
 def test_everything_listens_on_this_machine_only(standalone: Standalone) -> None:

@@ -20,6 +20,7 @@ from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.machine.standstill import stand_still
 from tests.support.machine.tries import FOREVER, TASK, TICKS, Try
 
 
@@ -296,8 +297,7 @@ def test_a_trigger_that_moves_to_another_triggerer_is_left_alone(
     process = moved.wait_ticks(3)
     first = moved.airflow.triggerer_pids()
     frozen = [one for pid in first for one in processes.family(pid)]
-    for one in frozen:
-        processes.send(one, signal.SIGSTOP)
+    stand_still(moved.airflow, frozen)
     try:
         moved.airflow.start_triggerer()
         poll(

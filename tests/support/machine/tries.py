@@ -12,7 +12,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines.local.host import RUN_MARK
-from airflow_elastic.testing.airflow_rest import poll
+from airflow_elastic.testing.airflow_rest import AirflowBrokenError, poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
 
@@ -56,12 +56,14 @@ class Try:
 
     @property
     def uri(self) -> str:
-        uri: str = poll("the task to push its run URI", self._uri, timeout=PATIENCE_SECONDS)
+        uri: str = poll("the task to push its run URI", self._uri, timeout=PATIENCE_SECONDS, hint=self._known)
         return uri
 
     def _uri(self) -> str | None:
         try:
             found: str = self.xcom("run_uri")
+        except AirflowBrokenError:
+            raise
         except Exception:
             return None
         return found
@@ -76,7 +78,7 @@ class Try:
             found = self.ticks()
             return found[-1][1] if found and found[-1][0] >= least else None
 
-        return poll(f"tick {least} of {self.dag}", probe, timeout=PATIENCE_SECONDS, hint=self.log)
+        return poll(f"tick {least} of {self.dag}", probe, timeout=PATIENCE_SECONDS, hint=self._known)
 
     def ticks(self) -> list[tuple[int, int]]:
         """Number and process of every tick that the script has written, oldest first."""
@@ -92,7 +94,7 @@ class Try:
             "nothing of the run to be left",
             lambda: not self.processes() or None,
             timeout=PATIENCE_SECONDS,
-            hint=lambda: f"{self.processes()} live; {self.log()}",
+            hint=lambda: f"{self.processes()} live; {self._known()}",
         )
 
     def wait_ended(self) -> RunState:
@@ -100,4 +102,7 @@ class Try:
             state = self.run()
             return state if state.ended else None
 
-        return poll("the run to end", probe, timeout=PATIENCE_SECONDS, hint=self.log)
+        return poll("the run to end", probe, timeout=PATIENCE_SECONDS, hint=self._known)
+
+    def _known(self) -> str:
+        return f"{self.log()}\n{self.airflow.condition()}"
