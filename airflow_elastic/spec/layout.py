@@ -16,6 +16,8 @@ checkpoints/quarantine/000000000340.json      the manifest of a damaged checkpoi
 samples/0002/01/000000000340-rank-0.json      samples that a rank has consumed, written with a save
 jobs/<name>/...                               documents that a cluster job's workers share (adapters.records.job_files)
 logs/attempt-0002/g01-rank-0.log              output of a rank
+history/training/archive-00000017             series of the run, as of the last fold (adapters.records.history)
+history/training/recent-a0002-<writer>        what a lead agent has added since; history/controller/: a controller
 acknowledged/<owner>                          a task has taken the result
 status.json                                   the status document
 ```
@@ -36,6 +38,7 @@ VERIFIED = "checkpoints/verified.json"
 SAMPLES = "samples/"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"
+HISTORY = "history/"
 ACKNOWLEDGED = "acknowledged/"
 
 
@@ -111,6 +114,16 @@ def recovered_data(step: int, attempt: int, generation: int) -> str:
 def job(name: str) -> str:
     """Folder of the documents that the workers of a job share."""
     return f"{JOBS}{name}/"
+
+
+def history_archive(source: str, number: int) -> str:
+    """Key of an archive of a source of the history, `training` or `controller`."""
+    return f"{HISTORY}{source}/archive-{number:08d}"
+
+
+def history_recent(source: str, attempt: int, writer: str) -> str:
+    """Key of what a writer of the history has added since the last archive."""
+    return f"{HISTORY}{source}/recent-a{attempt:04d}-{writer}"
 
 
 def attempt_logs(attempt: int) -> str:

@@ -1,0 +1,106 @@
+"""Reading what is stored of the history of a run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_elastic.core.history.fold import fold
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.history import History, HistoryUnreadable, Part, decode_part
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+TRAINING, CONTROLLER = "training", "controller"
+
+#: A part whose newest bucket is older than this belongs to a dead writer: others fold it. Seconds.
+DEAD_SECONDS = 600.0
+
+#: So many archives are kept: the one before the newest is read if that is damaged.
+_KEPT_ARCHIVES = 2
+
+#: How often to read again if archives are replaced while they are read.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of one source.
+
+    Attributes:
+        number: number of the newest archive, readable or not; 0 where there is none.
+        archive: the newest archive that can be read; empty where there is none.
+        recent: the parts of writers, by key.
+        keys: the keys of all archives.
+        newer: whether something is of a newer release: then this one must not fold.
+    """
+
+    number: int
+    archive: Part
+    recent: dict[str, Part]
+    keys: tuple[str, ...] = ()
+    newer: bool = False
+
+
+def read_history(store: Store, now: float | None = None) -> History:
+    """The history of a run; empty where there is none. What cannot be read is left out.
+
+    Args:
+        store: where the run is stored.
+        now: the time of reading, epoch seconds; default: this machine's clock.
+
+    Raises:
+        StoreError: storage is out of reach.
+    """
+    at = time.time() if now is None else now
+    return History(at, _whole(read_source(store, TRAINING)), _whole(read_source(store, CONTROLLER)))
+
+
+def _whole(stored: Stored) -> Part:
+    return fold(stored.archive, list(stored.recent.values()))
+
+
+def read_source(store: Store, source: str) -> Stored:
+    """What is stored of a source. Raises StoreError."""
+    for _ in range(_TRIES):
+        keys = [entry.key for entry in store.list(f"{layout.HISTORY}{source}/")]
+        archives = sorted(key for key in keys if "/archive-" in key)
+        recent = {key: store.get(key) for key in keys if "/recent-" in key}
+        found = _newest(store, archives)
+        if found is not None or not archives:
+            break
+    archive, newer = found or (Part(), False)
+    parts: dict[str, Part] = {}
+    for key, data in recent.items():
+        try:
+            if data is not None:
+                parts[key] = decode_part(data)
+        except HistoryUnreadable as error:
+            log.warning("%s/%s is left out: %s", store.uri, key, error)
+            newer = newer or error.newer
+    return Stored(_number(archives[-1]) if archives else 0, archive, parts, tuple(archives), newer)
+
+
+def _newest(store: Store, archives: list[str]) -> tuple[Part, bool] | None:
+    """The newest archive that can be read, and whether a newer one is of a newer release. None: all are gone."""
+    newer, damaged = False, False
+    for key in reversed(archives):
+        data = store.get(key)
+        if data is None:  # replaced meanwhile: so there is a newer one
+            return None
+        try:
+            return decode_part(data), newer
+        except HistoryUnreadable as error:
+            log.warning("%s/%s is left out: %s", store.uri, key, error)
+            newer, damaged = newer or error.newer, True
+    return (Part(), newer) if damaged else None
+
+
+def _number(key: str) -> int:
+    digits = key.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
