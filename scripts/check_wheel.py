@@ -29,7 +29,7 @@ NONE = "none"
 
 _BOTO = frozenset({"boto3", "botocore"})
 _KUBERNETES = frozenset({"aiohttp", "kubernetes_asyncio"})
-_AIRFLOW = _BOTO | {"aiohttp", "airflow", "fastapi", "httpx", "jinja2", "sqlalchemy"}
+_AIRFLOW = _BOTO | {"aiohttp", "airflow", "fastapi", "httpx", "jinja2", "sqlalchemy", "starlette", "uvicorn"}
 _TORCH = frozenset({"numpy", "torch"})
 
 #: What each extra brings, of the packages that parts of airflow-elastic import.
@@ -44,6 +44,7 @@ BRINGS: dict[str, frozenset[str]] = {
     "runtime": _TORCH,
     "s3": _BOTO,
     "safetensors": frozenset({"safetensors"}),
+    "ui": frozenset({"fastapi", "starlette", "uvicorn"}),
 }
 
 #: What a person imports, and the packages that it needs.

@@ -17,10 +17,13 @@ _EXTRAS = {
     "airflow": "airflow",
     "aiohttp": "kubernetes",
     "boto3": "s3",
+    "fastapi": "ui",
     "kubernetes_asyncio": "kubernetes",
     "numpy": "runtime",
     "safetensors": "safetensors",
+    "starlette": "ui",
     "torch": "runtime",
+    "uvicorn": "ui",
 }
 
 #: The package of a module, if it has another name.

@@ -24,6 +24,7 @@ from airflow_elastic.cli.inspect.events import events
 from airflow_elastic.cli.inspect.logs import logs
 from airflow_elastic.cli.inspect.requests import scale, stop
 from airflow_elastic.cli.inspect.status import status
+from airflow_elastic.cli.inspect.ui import ui
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ for _command in (
     verify,
     prune,
     pin,
+    ui,
     render,
     reap,
     doctor,

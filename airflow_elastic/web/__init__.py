@@ -1,6 +1,5 @@
-"""The plugin: pages of a run in Airflow's UI.
+"""The pages of runs: in Airflow's UI, and without Airflow.
 
-- `app`: the routes; each asks Airflow for the reader's permission on the DAG first.
-- `located`: from a task instance to its run, and whether the run belongs to it.
+- `api`: the routes, the same for both. `airflow`, `standalone`: the two hosts. `pages`: the built scripts and styles.
 - `plugin`: what Airflow loads. `cli`: the commands `airflow elastic`.
 """

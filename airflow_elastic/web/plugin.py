@@ -18,6 +18,6 @@ class ElasticPlugin(AirflowPlugin):
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         """Import the page only in the API server: every task and every other part of Airflow loads plugins, too."""
         if any(word.replace("_", "-") == "api-server" for word in sys.argv):
-            from airflow_elastic.web.app import app
+            from airflow_elastic.web.airflow.app import app
 
             cls.fastapi_apps = [{"app": app, "url_prefix": "/elastic", "name": "Elastic runs"}]

@@ -177,7 +177,7 @@ def test_a_sensor_in_a_worker_pokes_and_one_without_a_run_uri_says_so(hook: Fake
 
 
 def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     evil = "<script>alert(1)</script>"
     run = begun(hook, tmp_path, spec=build_spec({"command": evil, "engine": "fake"}, name="x"))
@@ -192,7 +192,7 @@ def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path)
 
 
 def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     lost = Failure(FailureKind.WORKER_LOST, "node-1 was lost")
     state = begun(hook, tmp_path).state.with_attempt(cause=Cause.FAILURE, failure=lost)
@@ -203,7 +203,7 @@ def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tm
 
 
 def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     state = replace(begun(hook, tmp_path).state, unpruned=Unpruned(20, "what would stay is <damaged>"))
     status = document("/r", state, None, time.time())
@@ -212,7 +212,7 @@ def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) 
 
 
 def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     bad = CheckpointProblem(20, "node-1", "its bytes <have> changed", attempt=1)
     status = document("/r", replace(begun(hook, tmp_path).state, bad_copy=bad), None, time.time())
@@ -223,7 +223,7 @@ def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) ->
 
 
 def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     over = PhaseRecord("<teach>", 0, 40, complete=True, results={"accuracy": 0.975})
     phases = (over, PhaseRecord("learn", 40, 7))
@@ -242,7 +242,7 @@ def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> N
 
 def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:
     """A lost worker leaves none, and the status document leaves out what is None."""
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     state = begun(hook, tmp_path).state
     lost = state.with_attempt(
@@ -255,7 +255,7 @@ def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: 
 
 
 def test_the_page_says_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.app import _pages
+    from airflow_elastic.web.airflow.app import _pages
 
     run = begun(hook, tmp_path)
     Journal(run.store).append(1, ev.AttemptSubmitted(1.0, 1, "job"))

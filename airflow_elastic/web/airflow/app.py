@@ -25,7 +25,7 @@ from airflow_elastic.core.phases import named, results
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.spec.status import Wait
-from airflow_elastic.web.locate_run import TaskInstance, locate
+from airflow_elastic.web.airflow.locate_run import TaskInstance, locate
 
 #: Without FastAPI's documentation, which everybody could read.
 app = FastAPI(title="airflow-elastic", docs_url=None, redoc_url=None, openapi_url=None)

@@ -1,0 +1,173 @@
+"""Reads each run once for all who watch it: one reader of a run and process, for whom others wait.
+
+The journal is read on from where the last read ended, and nothing is read again within two seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.records.reports import read_progress
+from airflow_elastic.control.runs import FRESH_SECONDS
+from airflow_elastic.core.status_document import document
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.errors import RunMissing, SpecError
+from airflow_elastic.spec.status import Wait
+from airflow_elastic.views.told import fold
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.status import Progress
+
+#: A run that was read so many seconds ago is read again.
+FRESH = 2.0
+
+#: The most runs that are kept in memory.
+MOST_RUNS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run at one moment.
+
+    Attributes:
+        store: where it is stored.
+        at: epoch seconds of the reading.
+        state: from the journal.
+        progress: newest report of the current attempt.
+        document: the status document.
+        events: each event of the journal as a document (`views.told`), oldest first.
+        written_at: when a controller last wrote; None if it is not known.
+        tasks: the task instances that the journal names as owners; None for a shell.
+    """
+
+    store: Store
+    at: float
+    state: RunState
+    progress: Progress | None
+    document: dict[str, Any]
+    events: tuple[dict[str, Any], ...]
+    written_at: float | None
+    tasks: frozenset[str | None]
+
+
+class Reader:
+    """One run, read on demand; may be used by many threads.
+
+    Args:
+        store: where it is stored.
+        clock: epoch seconds.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        self.store, self._clock = store, clock
+        self._lock = threading.Lock()
+        self._journal = Journal(store)
+        self._state: RunState | None = None
+        self._events: list[dict[str, Any]] = []
+        self._tasks: set[str | None] = set()
+        self._newest: Snapshot | None = None
+        self._kept: dict[str, tuple[float, Any]] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def snapshot(self, age: float = FRESH) -> Snapshot:
+        """The run as it is now, or was at most `age` seconds ago.
+
+        Raises:
+            RunMissing: there is no run.
+            StoreError: the storage does not answer.
+        """
+        with self._lock:
+            now = self._clock()
+            newest = self._newest
+            if newest is None or not 0 <= now - newest.at <= age:
+                newest = self._newest = self._read(now)
+            return newest
+
+    def kept(self, name: str, make: Callable[[], Any], age: float) -> Any:
+        """What `make` returned at most `age` seconds ago under this name; else what it returns now, to all who ask."""
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            at, value = self._kept.get(name, (-1e18, None))
+            if not 0 <= self._clock() - at <= age:
+                value = make()
+                self._kept[name] = self._clock(), value
+            return value
+
+    def _read(self, now: float) -> Snapshot:
+        events = self._journal.read(len(self._events))
+        for event, (state, told) in zip(events, fold(self._state, events, len(self._events)), strict=True):
+            self._state = state
+            self._events.append(told)
+            if hasattr(event, "task"):
+                self._tasks.add(event.task)
+        state_now = self._state
+        if state_now is None:
+            raise RunMissing(f"{self.store.uri} holds no run: it was removed, or has not begun")
+        attempt = state_now.attempt.number
+        # What ended cannot report any more, unless its run is reopened.
+        if state_now.ended and self._newest is not None and not events:
+            progress, written = self._newest.progress, self._newest.written_at
+            wait = None
+        else:
+            progress = read_progress(self.store, attempt) or state_now.attempt.progress
+            written, wait = self._controller(attempt, now, ended=state_now.ended)
+        return Snapshot(
+            self.store,
+            now,
+            state_now,
+            progress,
+            document(self.store.uri, state_now, progress, now, wait),
+            tuple(self._events),
+            written,
+            frozenset(self._tasks),
+        )
+
+    def _controller(self, attempt: int, now: float, *, ended: bool) -> tuple[float | None, Wait | None]:
+        """When a controller last wrote, and what it says that workers wait for."""
+        data = self.store.get(layout.STATUS)
+        with contextlib.suppress(ValueError, LookupError, TypeError, SpecError):
+            written = json.loads(data or b"")
+            at = float(written["at"])
+            fresh = not ended and at >= now - FRESH_SECONDS and written["attempts"][-1]["number"] == attempt
+            told = written["waiting"] if fresh else None
+            return at, None if told is None else decode(Wait, told)
+        return None, None
+
+
+@dataclass
+class Readers:
+    """The readers of the runs that were asked for last. May be used by many threads."""
+
+    most: int = MOST_RUNS
+    clock: Callable[[], float] = time.time
+    _readers: OrderedDict[object, Reader] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, store: Store, *, key: object = None) -> Reader:
+        """The reader of the run at a store.
+
+        Args:
+            store: where the run is stored.
+            key: distinguishes stores of one URI that are opened with different rights. Default: the URI.
+        """
+        key = store.uri if key is None else key
+        with self._lock:
+            reader = self._readers.get(key)
+            if reader is None:
+                reader = self._readers[key] = Reader(store, clock=self.clock)
+            self._readers.move_to_end(key)
+            while len(self._readers) > self.most:
+                self._readers.popitem(last=False)
+            return reader

@@ -1,0 +1,145 @@
+"""All runs that somebody may see, kept in memory: status documents are read in the background, not for each request.
+
+The list is shown as it is known, and renewed behind the back of who asks; only the first one waits. A run that has
+ended is read again once a minute, since somebody may carry it on.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.control.runs import Run
+from airflow_elastic.spec import layout
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.views.run_list import row, unreadable
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.storage.store import Store
+
+#: The list of runs is older than this: it is renewed. And older than this: who asks waits for that.
+FRESH, STALE = 3.0, 30.0
+
+#: The status of a run that has ended is read again after so many seconds.
+ENDED_AGE = 60.0
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A run in the list.
+
+    Attributes:
+        path: by which the routes know it.
+        uri: where it is stored.
+        more: further fields of its row, such as the ids of its task instance.
+    """
+
+    path: str
+    uri: str
+    more: Mapping[str, Any]
+
+
+class Index:
+    """The rows of many runs; may be used by many threads.
+
+    Args:
+        places: finds all runs, by whatever they are known.
+        open_place: the store of one.
+        clock: epoch seconds.
+    """
+
+    def __init__(
+        self,
+        places: Callable[[], list[Place]],
+        open_place: Callable[[Place], Store],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._places, self._open, self._clock = places, open_place, clock
+        self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        self._read: dict[str, tuple[float, dict[str, Any] | str]] = {}
+        self._known: tuple[float, list[Place]] | None = None
+
+    def rows(self) -> tuple[float, list[dict[str, Any]]]:
+        """When the runs were last read, in epoch seconds, and their rows.
+
+        Raises:
+            ElasticError: the runs cannot be listed, and never could.
+        """
+        known, now = self._known, self._clock()
+        if known is None or not 0 <= now - known[0] <= STALE:
+            with self._renewing:  # one renews, the others wait
+                if self._known is known:
+                    self._renew()
+        elif now - known[0] > FRESH and self._renewing.acquire(blocking=False):
+            threading.Thread(target=self._behind, daemon=True, name="elastic-index").start()
+        assert self._known is not None  # noqa: S101 - set above
+        at, places = self._known
+        return at, [self._row(place) for place in places]
+
+    def _behind(self) -> None:
+        try:
+            self._renew()
+        except ElasticError:  # the storage is out of reach: who asks when the list is stale gets the error
+            pass
+        finally:
+            self._renewing.release()
+
+    def _renew(self) -> None:
+        places = self._places()
+        now = self._clock()
+        due = [place for place in places if self._is_due(place, now)]
+        if len(due) > 1:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(due)), "elastic-index") as pool:
+                found = list(pool.map(self._document, due))
+        else:
+            found = [self._document(place) for place in due]
+        with self._lock:
+            kept = {place.uri for place in places}
+            self._read = {uri: value for uri, value in self._read.items() if uri in kept}
+            self._read.update({place.uri: (now, value) for place, value in zip(due, found, strict=True)})
+            self._known = now, places
+
+    def _is_due(self, place: Place, now: float) -> bool:
+        at, value = self._read.get(place.uri, (0.0, ""))
+        ended = isinstance(value, dict) and value.get("outcome")
+        return not ended or now - at > ENDED_AGE
+
+    def _document(self, place: Place) -> dict[str, Any] | str:
+        """The status document that a controller last wrote, in one read; else from the journal; else why not."""
+        try:
+            store = self._open(place)
+            document = _parsed(store.get(layout.STATUS))
+            return document if document is not None else Run(store).status()
+        except ElasticError as error:
+            return str(error)
+
+    def _row(self, place: Place) -> dict[str, Any]:
+        _, value = self._read.get(place.uri, (0.0, "not read yet"))
+        if isinstance(value, str):
+            return unreadable(place.path, place.uri, value, **place.more)
+        try:
+            return row(place.path, place.uri, value, self._clock(), **place.more)
+        except (
+            LookupError,
+            TypeError,
+            AttributeError,
+            ValueError,
+        ) as error:  # damaged, or of another release
+            return unreadable(place.path, place.uri, f"its status cannot be read: {error!r}", **place.more)
+
+
+def _parsed(data: bytes | None) -> dict[str, Any] | None:
+    try:
+        document = json.loads(data or b"")
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) and isinstance(document.get("run"), dict) else None

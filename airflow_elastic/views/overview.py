@@ -1,0 +1,97 @@
+"""The overview of one run: how it is, how it came there, and what it would lose now."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.overview.eta import eta
+from airflow_elastic.core.overview.health import health
+from airflow_elastic.core.overview.marks import thinned
+from airflow_elastic.core.overview.pace import recent_paces
+from airflow_elastic.core.overview.risk import at_risk, reached
+from airflow_elastic.views.cache import Snapshot
+
+#: Kinds of events that a chart does not show.
+_UNMARKED = ("run",)
+
+
+def overview(snapshot: Snapshot, paces: Sequence[float] = ()) -> dict[str, Any]:
+    """The document of the overview, without what depends on the person who asks.
+
+    Args:
+        snapshot: of the run.
+        paces: recent seconds per step, of its history. Default: those of the status document.
+    """
+    status = snapshot.document
+    well = health(status, snapshot.at, written_at=snapshot.written_at)
+    known = list(paces) or recent_paces(status)
+    newest = status["checkpoints"]["newest"]
+    pace = statistics.median(known) if known else None
+    return {
+        "at": snapshot.at,
+        "status": status,
+        "healthy": str(well.level),
+        "headline": well.headline,
+        "progress": progress(status, known),
+        "goodput": _goodput(status),
+        "checkpoint": {
+            "newest": newest
+            and {"step": newest["step"], "at": newest["at"], "age_seconds": snapshot.at - newest["at"]},
+            "at_risk": at_risk(status, pace),
+        },
+        "attempts": [_attempt(attempt) for attempt in status["attempts"]],
+        "marks": _marks(snapshot.events),
+        "conditions": [],
+    }
+
+
+def progress(status: Mapping[str, Any], paces: Sequence[float]) -> dict[str, Any]:
+    """How far the training is, and when it ends: `eta` is None where that is not known, or the run has ended."""
+    step, total = reached(status), status.get("total_steps")
+    going = not status.get("outcome")
+    when = eta(total - step, paces) if going and total else None
+    pace = statistics.median(paces) if paces else None
+    return {
+        "fraction": min(1.0, step / total) if total else None,
+        "step": step,
+        "total_steps": total,
+        "steps_per_second": 1.0 / pace if pace and going else None,
+        "eta": None if when is None else {"seconds": when.seconds, "low": when.low, "high": when.high},
+    }
+
+
+def _goodput(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of the waterfall: their seconds sum to the wall time."""
+    rows = [
+        {"name": name, "label": name.capitalize(), "meaning": meaning, "seconds": status["seconds"][name]}
+        for name, meaning in ROWS.items()
+    ]
+    return {"share": status["goodput"], "wall": status["seconds"]["wall"], "rows": rows}
+
+
+def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    failure = attempt["failure"]
+    return {
+        "number": attempt["number"],
+        "from": attempt["submitted_at"] or attempt["planned_at"],
+        "until": attempt["ended_at"],
+        "cause": attempt["cause"],
+        "workers": attempt["workers"],
+        "headline": failure["reason"] if failure else attempt["cause"] or attempt["phase"],
+        "generations": [
+            {"from": part["started_at"], "workers": part["workers"], "world_size": part["world_size"]}
+            for part in attempt["stretches"]
+        ],
+    }
+
+
+def _marks(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    marks = [
+        {name: event[name] for name in ("at", "kind", "level", "text")}
+        for event in events
+        if event["kind"] not in _UNMARKED
+    ]
+    return thinned(marks)

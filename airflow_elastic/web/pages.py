@@ -1,0 +1,73 @@
+"""The built pages: scripts and styles of `static/`, which `make setup` builds from `ui/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, Response
+
+STATIC = Path(__file__).parent / "static"
+
+#: Of a page: it runs only its own scripts. Styles are made by its components.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data:",
+            "font-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'self'",
+            "form-action 'none'",
+            "frame-ancestors 'self'",
+        )
+    )
+}
+
+_MISSING = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>The pages are not built</title></head>
+<body style="font: 16px/1.5 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem; padding: 0 1rem">
+<h1>The pages are not built</h1>
+<p>This is a checkout whose pages have not been built yet. Run <code>make setup</code> in it, then load this page
+again. An installed wheel has them.</p></body></html>
+"""
+
+#: By the ends of names; a system's own table may lack some.
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+
+
+def static_routes(folder: Path = STATIC) -> APIRouter:
+    """`/static/NAME`: the files of the folder, which everybody may read, as in any wheel."""
+    router = APIRouter()
+
+    @router.get("/static/{name:path}")
+    def static(name: str) -> Response:
+        """One file. It is asked for again each time, and 304 where it has not changed."""
+        path = folder / name
+        known = path.suffix in _TYPES and path.resolve().is_relative_to(folder.resolve()) and path.is_file()
+        if not known:
+            built = (folder / "main.js").is_file()
+            raise HTTPException(
+                404, "there is no such file" if built else "the pages are not built: run `make setup`"
+            )
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+    return router
+
+
+def page(request: Request, folder: Path = STATIC) -> Response:
+    """The page that loads all others, or one that says how to build it."""
+    index = folder / "index.html"
+    if not index.is_file():
+        return HTMLResponse(_MISSING, status_code=503, headers=PAGE_HEADERS)
+    return HTMLResponse(index.read_text(), headers=PAGE_HEADERS)

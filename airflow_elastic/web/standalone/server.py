@@ -1,0 +1,102 @@
+"""The server behind `airflow-elastic ui`."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.middleware.gzip import GZipMiddleware
+
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.web.api.app import build
+from airflow_elastic.web.pages import STATIC, page, static_routes
+from airflow_elastic.web.standalone.access import Access
+from airflow_elastic.web.standalone.runs import RunsBelow
+
+#: Without --port: this one, or one of the next.
+PORT, PORTS = 8750, 20
+
+
+def application(root: str, token: str, port: int, *, static: Path = STATIC) -> Access:
+    """The whole application of the server.
+
+    Args:
+        root: the URI below which the runs are.
+        token: what who asks must have.
+        port: where the server listens.
+        static: folder of the built pages.
+
+    Raises:
+        InvalidInput: the URI cannot be one.
+    """
+    app = build(RunsBelow(root))
+    _add_pages(app, static)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
+    return Access(app, token, port)
+
+
+def _add_pages(app: FastAPI, static: Path) -> None:
+    app.include_router(static_routes(static))
+
+    @app.get("/{rest:path}")
+    def any_page(request: Request, rest: str) -> Response:
+        """All addresses of pages: the page itself reads what is in the address."""
+        return page(request, static)
+
+
+def serve(
+    root: str, *, port: int | None, browser: bool, say: Callable[[str], None], token: str | None = None
+) -> None:
+    """Serve the pages of all runs below a URI, until Ctrl-C.
+
+    Args:
+        root: the URI.
+        port: on 127.0.0.1; 0 for a free one. Default: 8750, or one of the next if that is taken.
+        browser: whether to open the page in a browser.
+        say: is called with lines for the person.
+        token: what who asks must have. Default: a new one.
+
+    Raises:
+        InvalidInput: the URI cannot be one, or the port cannot be used.
+        ElasticError: no port is free.
+    """
+    listener = _listen(port)
+    with contextlib.closing(listener):
+        bound: int = listener.getsockname()[1]
+        token = token or secrets.token_urlsafe(24)
+        app = application(root, token, bound)
+        address = f"http://127.0.0.1:{bound}/?token={token}"
+        say(f"The runs below {root}: {address}")
+        say("The address has a secret: who has it can stop and scale these runs. Ctrl-C ends the server.")
+        if browser:
+            webbrowser.open(address)
+        # Without access logs, which would show the token.
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(port: int | None) -> socket.socket:
+    """A socket on loopback."""
+    wanted = range(PORT, PORT + PORTS) if port is None else (port,)
+    for number in wanted:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", number))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            if port is not None:
+                raise InvalidInput(
+                    f"port {port} cannot be used: {error.strerror or error}; give another, or 0 for a free one"
+                ) from error
+        else:
+            return listener
+    raise ElasticError(f"the ports {PORT} to {PORT + PORTS - 1} are taken: give a free one with --port")
