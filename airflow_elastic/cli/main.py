@@ -22,7 +22,7 @@ from airflow_elastic.cli.inspect.checkpoint_export import checkpoint
 from airflow_elastic.cli.inspect.checkpoints import pin, prune, verify
 from airflow_elastic.cli.inspect.events import events
 from airflow_elastic.cli.inspect.logs import logs
-from airflow_elastic.cli.inspect.requests import scale, stop
+from airflow_elastic.cli.inspect.requests import exclude, resume, scale, stop
 from airflow_elastic.cli.inspect.status import status
 from airflow_elastic.cli.inspect.ui import ui
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit
@@ -78,6 +78,8 @@ for _command in (
     scale,
     checkpoint,
     stop,
+    resume,
+    exclude,
     verify,
     prune,
     pin,

@@ -13,32 +13,40 @@ import asyncio
 import contextlib
 import random
 import time
-from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters.records import reports
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.control.gathering import followed, gathered
 from airflow_elastic.control.job_watch import JobWatch
-from airflow_elastic.control.jobs import answered, job_of, tidy_up
+from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
 from airflow_elastic.control.scaling import Scaling
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
-from airflow_elastic.core.gang_size import regrouping
 from airflow_elastic.core.health.deadlines import overdue
 from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settle_time
 from airflow_elastic.core.health.stragglers import StragglerTracker
-from airflow_elastic.core.machine import create, evolve
+from airflow_elastic.core.machine import create, due, evolve
 from airflow_elastic.core.state import Cause, Phase, RunState
-from airflow_elastic.core.status_document import document
-from airflow_elastic.engines.api import Engine, Job, Regrouping, Rejoining
-from airflow_elastic.launchers import find_launcher
+from airflow_elastic.core.status_document import document, placement_of
+from airflow_elastic.engines.api import Engine, Job, Rejoining
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
+from airflow_elastic.spec.actions import (
+    Action,
+    Delete,
+    Finish,
+    OrderSave,
+    Pause,
+    Rejoin,
+    Scale,
+    SetNewerAside,
+    Submit,
+)
 from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError, SubmitHeld, SubmitRefused
 
 if TYPE_CHECKING:
@@ -171,6 +179,10 @@ class Controller:
             case OrderSave():
                 await self._order(action.attempt, reports.Orders(save=action.request))
                 await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
+            case SetNewerAside():
+                await self._record(
+                    await asyncio.to_thread(set_newer_aside, self._store, self.state, action, self._now())
+                )
             case Delete():
                 await self._delete(action)
             case Pause():
@@ -183,6 +195,9 @@ class Controller:
                 await self._record(ev.RunEnded(self._now(), action.outcome, action.reason))
 
     async def _submit(self, action: Submit) -> None:
+        await self._look_around()  # somebody may have chosen a checkpoint before the run was reopened
+        if action not in due(self.state):
+            return
         job = self._job_of(action.attempt)
         # The fence comes first. From here on no earlier attempt can commit anything, even if its processes still run.
         await asyncio.to_thread(reports.raise_fence, self._store, action.attempt)
@@ -245,8 +260,10 @@ class Controller:
             await self._look_around()
         if self._job is not None and self._watching.attempt == self.state.attempt.number:
             await self._tell_waiting(self._job)
-            await self._follow(self._job)
-            await self._gather(self._job)
+            job = self._job_of(self.state.attempt.number)
+            await self._record(*await followed(self._engine, self.state, job, self._job, self._now()))
+            held = self._waits.held_seconds(self._job)
+            await self._record(*await gathered(self._engine, self.state, job, self._job, held, self._now()))
             await self._judge(self._job)
 
     @property
@@ -260,31 +277,6 @@ class Controller:
         if self.state.attempt.phase is Phase.LIVE and self._waits.news(job):
             self._observer.on_waiting(self.state, job)
             await self._publish()
-
-    async def _follow(self, job: JobStatus) -> None:
-        """Take a change of the workers by somebody outside the run as a scale step, as far as the run allows it."""
-        state, asked = self.state, job.asked
-        if asked is None or state.attempt.phase is not Phase.LIVE or asked.request in state.planned_steps:
-            return
-        wanted = state.spec.workers.nearest(asked.workers)
-        if wanted == state.attempt.workers == state.target:
-            await self._engine.scale(self._job_of(state.attempt.number), wanted)  # undo the change
-        await self._record(ev.ScaleRequested(self._now(), asked.request, wanted, ev.AUTOSCALER))
-
-    @cached_property
-    def _may_regroup(self) -> bool:
-        """Whether the workers of a live job can hold a new rendezvous."""
-        return self._engine.capabilities.regroup and find_launcher(self.state.spec.launcher).elastic
-
-    async def _gather(self, job: JobStatus) -> None:
-        """Start training with the workers that are ready, and let those join that come later."""
-        state, held = self.state, self._waits.held_seconds(job)
-        if state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
-            return
-        members = regrouping(state.attempt, state.spec.workers, job, held)
-        if members is not None and self._may_regroup:
-            await cast("Regrouping", self._engine).regroup(self._job_of(state.attempt.number), members)
-            await self._record(ev.Regrouped(self._now(), state.attempt.number, members))
 
     async def _judge(self, job: JobStatus) -> None:
         """Record that the attempt is over, once its workers have reported why."""
@@ -346,7 +338,9 @@ class Controller:
     async def _note_checkpoints(self, steps: Sequence[int]) -> None:
         for step in steps:
             number = self.state.attempt.number
-            await self._record(ev.CheckpointCommitted(self._now(), number, step, layout.manifest(step)))
+            event = ev.CheckpointCommitted(self._now(), number, step, layout.manifest(step))
+            if not await self._record(event):  # the list may be out of date
+                return
 
     async def _watch_attempt(self) -> None:
         attempt = self.state.attempt
@@ -366,17 +360,18 @@ class Controller:
 
     # -- journal -------------------------------------------------------------------------------------------------
 
-    async def _record(self, *events: Event) -> None:
-        """Append the events that say something new. If another controller was faster, read its events instead."""
+    async def _record(self, *events: Event) -> bool:
+        """Append the events that say something new. False: another controller was faster, and its events were read."""
         for event in events:
             state = evolve(self.state, event)
             if state == self.state:
                 continue
             if not await asyncio.to_thread(self._journal.append, self._seq, event):
                 await self._catch_up()
-                return
+                return False
             await self._apply(event, state)
             await self._publish()
+        return True
 
     async def _catch_up(self) -> None:
         """Read the journal from the last known event on."""
@@ -394,7 +389,7 @@ class Controller:
     async def _publish(self) -> None:
         """Write the status document, for readers that do not read the journal."""
         async with self._publishing:
-            wait = self._job.wait if self._job else None
-            plain = document(self._store.uri, self.state, self._progress, self._now(), wait)
+            wait, placement = (self._job.wait, placement_of(self._job)) if self._job else (None, [])
+            plain = document(self._store.uri, self.state, self._progress, self._now(), wait, placement)
             self._published_at = time.monotonic()
             await asyncio.to_thread(reports.write_status, self._store, plain)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.records.reports import raise_fence
 from airflow_elastic.engines.api import Job
 from airflow_elastic.launchers import find_launcher
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine
+    from airflow_elastic.spec.actions import SetNewerAside
     from airflow_elastic.spec.errors import SubmitRefused
     from airflow_elastic.spec.events import Event
 
@@ -27,6 +29,24 @@ def tidy_up(store: Store, state: RunState) -> None:
         # A process of the attempt that cannot be reached may still run, but can commit nothing without its files.
         raise_fence(store, following)
         checkpoint_retention.remove_uncommitted(store, following)
+
+
+def set_newer_aside(store: Store, state: RunState, action: SetNewerAside, at: float) -> Event:
+    """Let the attempt go on from an earlier checkpoint. Where that is gone by now, nothing is set aside.
+
+    The fence comes first: no earlier attempt can commit anything after it.
+    """
+    raise_fence(store, action.attempt)
+    reason = f"the run goes on from step {action.step} with attempt {action.attempt}, as somebody asked"
+    try:
+        steps = checkpoint_retention.set_newer_aside(
+            store, action.step, attempt=action.attempt, reason=reason
+        )
+        phases = sum(phase.complete for phase in checkpoints.read(store, action.step).phases)
+    except CheckpointDamaged as error:
+        newest = state.checkpoint.step if state.checkpoint else 0
+        return ev.ResumeRefused(at, action.attempt, action.step, f"{error}; it goes on from {newest}")
+    return ev.NewerSetAside(at, action.attempt, action.step, tuple(steps), phases)
 
 
 def answered(no: SubmitHeld | SubmitRefused, at: float, attempt: int) -> Event:

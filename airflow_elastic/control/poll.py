@@ -62,6 +62,10 @@ def events_of(request: Request, at: float) -> Iterator[Event]:
         yield ev.SaveRequested(at, request.id, request.by)
     elif request.kind == "stop":
         yield ev.StopRequested(at, request.id, request.by, request.owner)
+    elif request.kind == "resume" and request.step is not None:
+        yield ev.ResumeRequested(at, request.id, request.step, request.by)
+    elif request.kind in ("exclude", "include") and request.machine:
+        yield ev.MachineExcluded(at, request.id, request.machine, request.by, request.kind == "exclude")
     elif request.kind == "failed" and request.ranks is not None:
         yield ev.RanksFailed(at, request.ranks.attempt, request.ranks.worker, request.ranks.step)
     elif request.checkpoint is not None:

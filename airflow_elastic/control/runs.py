@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.adapters.records.reports import read_progress, read_wait
+from airflow_elastic.adapters.records.reports import read_progress, read_seen
 from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.core.machine import replay
@@ -53,8 +54,9 @@ class Run:
     def status(self) -> dict[str, object]:
         """The status document, made now. What workers wait for comes from the controller's last status document."""
         state, now = self.state, time.time()
-        wait = None if state.ended else read_wait(self.store, state.attempt.number, since=now - FRESH_SECONDS)
-        return document(self.store.uri, state, self.progress(state), now, wait)
+        seen = read_seen(self.store, state.attempt.number, since=now - FRESH_SECONDS)
+        wait, placement = (None, []) if state.ended else seen
+        return document(self.store.uri, state, self.progress(state), now, wait, placement)
 
     def ask_scale(self, workers: int, *, by: str) -> None:
         """Ask for another number of workers. Raises InvalidInput where the run does not allow it."""
@@ -72,6 +74,44 @@ class Run:
         """Ask for a checkpoint now."""
         self._running("saved")
         Mailbox(self.store).post("save", by=by)
+
+    def ask_resume(self, step: int, *, by: str) -> None:
+        """Ask the run to go on from the checkpoint of this step, as if it had never gone further.
+
+        The checkpoint is pinned. Newer ones are set aside when the next attempt begins. A failed or stopped run goes on
+        when somebody carries it on.
+
+        Raises:
+            InvalidInput: the run has succeeded, or there is no such checkpoint.
+        """
+        state = self.state
+        if state.outcome == "succeeded":
+            raise InvalidInput(
+                f"{self.store.uri} has succeeded, and does not go on; begin a new run with a copy of its `checkpoints/`"
+            )
+        try:
+            self.pin(step, by=by)
+        except CheckpointDamaged as error:
+            there = ", ".join(map(str, checkpoints.steps(self.store))) or "none"
+            raise InvalidInput(f"{error}; there are: {there}") from error
+        Mailbox(self.store).post("resume", by=by, step=step)
+
+    def ask_exclude(self, machine: str, *, by: str, exclude: bool = True) -> None:
+        """Ask for no worker on this machine from the next attempt on; without `exclude`, allow it again.
+
+        Raises:
+            InvalidInput: the run has succeeded, its engine has only one machine, or no worker has been on that one.
+        """
+        state = self._running("changed")
+        if not find_engine(state.spec.engine).capabilities.exclude:
+            raise InvalidInput(f"engine {state.spec.engine!r} has no other machine, so none can be excluded")
+        known = {name for attempt in state.attempts for name in attempt.machines} | state.excluded
+        _, placement = read_seen(self.store, state.attempt.number)
+        known |= {worker["machine"] for worker in placement if worker.get("machine")}
+        if machine not in (known if exclude else state.excluded):
+            there = ", ".join(sorted(known if exclude else state.excluded)) or "none is known yet"
+            raise InvalidInput(f"machine: given {machine!r}; allowed: {there}")
+        Mailbox(self.store).post("exclude" if exclude else "include", by=by, machine=machine)
 
     def pin(self, step: int, *, by: str) -> None:
         """Protect the checkpoint of a step from removal. Raises CheckpointDamaged if there is none."""

@@ -108,6 +108,19 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"checkpoint asked for by {event.by}"
         case ev.SaveOrdered():
             return f"attempt {event.attempt} asked to save"
+        case ev.ResumeRequested():
+            then = f": attempt {state.attempt.number} ends" if state.attempt.phase is Phase.ENDING else ""
+            return f"{event.by} asked to go on from checkpoint {event.step}{then}"
+        case ev.NewerSetAside():
+            aside = ", ".join(map(str, event.steps)) or "there are none"
+            return f"attempt {event.attempt} goes on from checkpoint {event.step}; newer ones were set aside: {aside}"
+        case ev.ResumeRefused():
+            return f"attempt {event.attempt} cannot go on from checkpoint {event.step}: {event.reason}"
+        case ev.MachineExcluded():
+            then = "the next attempt uses other machines" if event.excluded else "the next attempt may use it"
+            return (
+                f"machine {event.machine} {'excluded' if event.excluded else 'allowed'} by {event.by}: {then}"
+            )
         case ev.StopRequested():
             return f"stop asked for by {event.by}" + _and_then(state)
         case ev.DeadlinePassed():
@@ -224,6 +237,8 @@ def _attempt_ended(attempt: Attempt) -> str:
         # A script that never reports has no steps to speak of.
         done = f" at step {attempt.last_step}" if attempt.last_step else ""
         return f"every worker succeeded: attempt {attempt.number} ends{done}"
+    if attempt.cause is Cause.RESUME:
+        return f"attempt {attempt.number} ends {at}, to go on from another checkpoint"
     why = attempt.failure.reason if attempt.failure else "no evidence of why"
     return f"{why}: attempt {attempt.number} ends {at}"
 

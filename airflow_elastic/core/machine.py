@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from airflow_elastic.core import checkpoint_events
 from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.health.deadlines import hang
 from airflow_elastic.core.phases import with_completed
@@ -18,7 +19,6 @@ from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_w
 from airflow_elastic.core.state import (
     Attempt,
     Cause,
-    Checkpoint,
     CheckpointProblem,
     Ending,
     Failure,
@@ -28,8 +28,8 @@ from airflow_elastic.core.state import (
     RunState,
     Unpruned,
 )
+from airflow_elastic.spec import actions as act
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec import layout
 from airflow_elastic.spec.actions import Action, Delete, Finish, OrderSave, Pause, Rejoin, Scale, Submit
 from airflow_elastic.spec.events import Event
 
@@ -43,6 +43,8 @@ _OF_CHECKPOINTS = (
     ev.SaveFailed,
     ev.PruneRefused,
     ev.CopyRefused,
+    ev.NewerSetAside,
+    ev.ResumeRefused,
 )
 
 
@@ -78,6 +80,8 @@ def due(state: RunState) -> tuple[Action, ...]:
     attempt = state.attempt
     match attempt.phase:
         case Phase.SUBMITTING:
+            if state.resume_step is not None:
+                return (act.SetNewerAside(attempt.number, state.resume_step),)
             if attempt.home is None:
                 return (Submit(attempt.number, attempt.workers),)
             return (Rejoin(attempt.number, attempt.replaces),)
@@ -89,6 +93,8 @@ def due(state: RunState) -> tuple[Action, ...]:
         case Phase.PAUSED:
             return (Pause(attempt.number, attempt.not_before),)
         case Phase.GONE:
+            if state.resume_step is not None:  # for the attempt that may follow one day
+                return (act.SetNewerAside(attempt.number + 1, state.resume_step),)
             return (Finish(state.outcome or "failed", state.reason or "unknown"),)
 
 
@@ -113,7 +119,7 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.SubmitHeldByEngine():
             return _held(state, event.reason)
         case ev.CheckpointCommitted():
-            return _committed(state, event)
+            return checkpoint_events.committed(state, event)
         case ev.PhaseCompleted():
             return with_completed(state, event)
         case ev.SaveFailed():
@@ -125,9 +131,9 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.PruneRefused():
             return replace(state, unpruned=Unpruned(event.step, event.reason))
         case ev.CheckpointQuarantined():
-            return _quarantined(state, event)
+            return checkpoint_events.quarantined(state, event)
         case ev.CopyRefused():
-            return _copy_refused(state, event)
+            return checkpoint_events.copy_refused(state, event)
         case ev.RanksFailed():
             return _ranks_failed(state, event)
         case ev.RejoinRefused():
@@ -156,6 +162,15 @@ def evolve(state: RunState, event: Event) -> RunState:
             return replace(state, saves=(*state.saves, event.request)) if wanted else state
         case ev.SaveOrdered():
             return replace(state, saves=tuple(save for save in state.saves if save != event.request))
+        case ev.ResumeRequested():
+            return _resume_requested(state, event)
+        case ev.NewerSetAside():
+            return checkpoint_events.newer_set_aside(state, event)
+        case ev.ResumeRefused():
+            return replace(state, resume_step=None)
+        case ev.MachineExcluded():
+            changed = state.excluded | {event.machine} if event.excluded else state.excluded - {event.machine}
+            return replace(state, excluded=changed)
         case ev.StopRequested():
             foreign = event.owner is not None and event.owner != state.owner
             return state if foreign else _end_run(state, Ending(Cause.STOP, event.by, event.at))
@@ -197,38 +212,6 @@ def _held(state: RunState, reason: str) -> RunState:
 def _words(reason: str | None) -> str:
     """The reason without its numbers: a quota that is used a little more is not worth an event."""
     return "".join(letter for letter in reason or "" if not letter.isdigit())
-
-
-def _committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
-    if state.checkpoint is not None and event.step <= state.checkpoint.step:
-        return state
-    newest = Checkpoint(event.step, event.attempt, event.key, event.at)
-    # Its report may be lost with its workers. If it shares a job, the agents of that job may have written it.
-    if event.attempt == state.attempt.number and state.attempt.home is None:
-        state = state.with_attempt(saved_at=event.step)
-    if state.unpruned is not None and event.step > state.unpruned.step:  # its own step may be seen later
-        state = replace(state, unpruned=None)
-    damaged = state.damaged - {event.step}
-    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
-
-
-def _quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:
-    newest = state.checkpoint
-    if event.step in state.damaged:
-        return state
-    state = replace(state, damaged=state.damaged | {event.step})
-    if event.attempt == state.attempt.number:
-        state = state.with_attempt(from_step=event.newest)
-    if newest is None or newest.step != event.step:  # of several the newest is reported first
-        return state
-    before = Checkpoint(event.newest, newest.attempt, layout.manifest(event.newest), event.at)
-    return replace(state, checkpoint=before)
-
-
-def _copy_refused(state: RunState, event: ev.CopyRefused) -> RunState:
-    if event.newest is not None and event.attempt == state.attempt.number:
-        state = state.with_attempt(from_step=event.newest)
-    return replace(state, bad_copy=CheckpointProblem(event.step, event.worker, event.reason, event.attempt))
 
 
 def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
@@ -336,6 +319,14 @@ def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
     return state
 
 
+def _resume_requested(state: RunState, event: ev.ResumeRequested) -> RunState:
+    if state.ending or state.outcome or event.request in state.resumes:
+        return state
+    state = replace(state, resume_step=event.step, resumes=state.resumes | {event.request})
+    running = state.attempt.phase in (Phase.SUBMITTING, Phase.LIVE)
+    return _end_attempt(state, Cause.RESUME, event.at) if running else state
+
+
 def _end_run(state: RunState, ending: Ending) -> RunState:
     if state.ending or state.outcome:
         return state
@@ -370,7 +361,8 @@ def _grace(state: RunState) -> float:
     attempt, buddies = state.attempt, state.spec.checkpoint.buddies
     failure = attempt.failure
     lost = failure is not None and failure.kind in _HELD_BY_NOBODY and not failure.all_there
-    hopeless = attempt.cause is Cause.SUCCEEDED or (attempt.cause is Cause.FAILURE and lost and not buddies)
+    useless = attempt.cause in (Cause.SUCCEEDED, Cause.RESUME)
+    hopeless = useless or (attempt.cause is Cause.FAILURE and lost and not buddies)
     return 0.0 if hopeless else state.spec.health.grace_seconds
 
 

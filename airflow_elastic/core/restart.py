@@ -47,6 +47,8 @@ def decide(state: RunState) -> Restart | End:
     exhausted = state.restarts_used >= policy.backoff_limit
     failure = attempt.failure
 
+    if state.resume_step is not None and not state.ending:
+        return Restart(cost=0, delay=0.0)
     if attempt.cause is Cause.SUCCEEDED or is_complete(state):
         if policy.policy != "Always" or exhausted or state.ending:
             return End("succeeded", "training is complete")
@@ -88,9 +90,11 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
     - One of its machines must be avoided.
     - The code is in another folder now.
     - Ranks have lost an unknown peer: the engine may not know yet that it is gone.
+    - Somebody has chosen an earlier checkpoint: the agents have newer states.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
-    if not isinstance(decision, Restart) or decision.delay or attempt.cause is not Cause.FAILURE:
+    fails = attempt.cause is Cause.FAILURE and state.resume_step is None
+    if not isinstance(decision, Restart) or decision.delay or not fails:
         return False
     if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
         return False

@@ -36,6 +36,7 @@ _WRONG = (
     ev.SubmitRefusedByEngine,
     ev.Stalled,
     ev.ScaleFailed,
+    ev.ResumeRefused,
     ev.DeadlinePassed,
 )
 

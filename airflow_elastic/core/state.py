@@ -27,6 +27,7 @@ class Cause(StrEnum):
     PREEMPTION = "preemption"
     UNATTENDED = "unattended"
     SCALE_STEP = "scale step"
+    RESUME = "resume"
     STOP = "stop"
     DEADLINE = "deadline"
 
@@ -270,6 +271,11 @@ class RunState:
         restarts_used: how many restarts of the budget are used.
         planned_steps: known scale steps from the schedule or from an autoscaler.
         saves: requests to save that the agents have not been sent.
+        resume_step: step of the checkpoint to go on from, if somebody has chosen one; None once newer ones are set
+            aside.
+        resumes: the known requests for that.
+        resumed_by: number of the last attempt that went on from a chosen checkpoint; 0 if none did.
+        excluded: machines that somebody has excluded.
         ending: why the run should end, if it should.
         outcome: `succeeded`, `failed` or `stopped`, once decided.
         reason: why, in a sentence.
@@ -295,6 +301,10 @@ class RunState:
     restarts_used: int = 0
     planned_steps: frozenset[str] = frozenset()
     saves: tuple[str, ...] = ()
+    resume_step: int | None = None
+    resumes: frozenset[str] = frozenset()
+    resumed_by: int = 0
+    excluded: frozenset[str] = frozenset()
     ending: Ending | None = None
     outcome: str | None = None
     reason: str | None = None
@@ -314,11 +324,14 @@ class RunState:
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """Machines that are avoided: since the run was opened, the newest two failures happened there."""
+        """Machines that are avoided.
+
+        Somebody has excluded them, or, since the run was opened, the newest two failures happened there.
+        """
         failures = (attempt.failure for attempt in self.lives)
         nodes = [f.node for f in failures if f is not None and f.node is not None and f.kind in OF_MACHINES]
         newest = nodes[-BAD_OF:]
-        return tuple(sorted({node for node in newest if newest.count(node) >= BAD_AFTER}))
+        return tuple(sorted({node for node in newest if newest.count(node) >= BAD_AFTER} | self.excluded))
 
     @property
     def suspect(self) -> str | None:
@@ -328,7 +341,12 @@ class RunState:
 
     @property
     def has_elsewhere(self) -> bool:
-        """Whether workers have run on machines other than those to avoid: there may be no others at all."""
+        """Whether workers have run on machines other than those to avoid: there may be no others at all.
+
+        A person who excludes machines knows of others.
+        """
+        if self.excluded:
+            return True
         avoid = self.avoid
         return any(machine not in avoid for attempt in self.lives for machine in attempt.machines)
 

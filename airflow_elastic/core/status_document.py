@@ -13,11 +13,14 @@ from airflow_elastic.core.health.start_times import start_limit
 from airflow_elastic.core.health.stragglers import stragglers
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.status import WorkerPhase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_elastic.core.state import Attempt, RunState
     from airflow_elastic.spec.checkpoints.phases import PhaseRecord
-    from airflow_elastic.spec.status import Progress, Wait
+    from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
 STATUS_VERSION = 1
 
@@ -36,7 +39,12 @@ def word(state: RunState, progress: Progress | None, wait: Wait | None) -> str:
 
 
 def document(
-    uri: str, state: RunState, progress: Progress | None, now: float, wait: Wait | None = None
+    uri: str,
+    state: RunState,
+    progress: Progress | None,
+    now: float,
+    wait: Wait | None = None,
+    placement: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The status document of a run at `now` (epoch seconds).
 
@@ -46,6 +54,7 @@ def document(
         progress: newest report of the current attempt; None where there is none.
         now: the time of the document.
         wait: what workers of the current attempt wait for, as its engine last said.
+        placement: its workers, as `placement_of` gives them.
     """
     attempt = state.attempt
     told = _told(state, progress)
@@ -95,11 +104,28 @@ def document(
             "unpruned": None if state.unpruned is None else encode(state.unpruned),
             "bad_copy": None if state.bad_copy is None else encode(state.bad_copy),
         },
+        "placement": [] if state.ended else list(placement),
+        "excluded_machines": sorted(state.excluded),
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
         "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
         "seconds": spent,
     }
+
+
+def placement_of(job: JobStatus) -> list[dict[str, Any]]:
+    """The workers of a job as its engine sees them, without those that left."""
+    return [
+        {
+            "worker": worker.name,
+            "phase": str(worker.phase),
+            "machine": worker.node,
+            "waiting": None if worker.waiting is None else str(worker.waiting),
+            "reason": worker.reason,
+        }
+        for worker in job.workers
+        if worker.phase is not WorkerPhase.LEFT
+    ]
 
 
 def _told(state: RunState, progress: Progress | None) -> Progress | None:

@@ -150,6 +150,15 @@ DOCUMENT: Mapping[str, Field] = {
         "`step`, `worker`, `reason` and `attempt` of the last damaged copy, in a worker's memory or on "
         "its disk. It was not used. It stays, since a machine may be bad",
     ),
+    "placement": Field(
+        "list",
+        "the workers as the engine sees them, while the run goes on: `worker`, `phase`, `machine`, `waiting` and "
+        "`reason`. Empty if no controller has asked",
+    ),
+    "excluded_machines": Field(
+        "list",
+        "machines that somebody has excluded",
+    ),
     "ranks": Field(
         "list",
         "newest report of each rank while the run goes on; see below",
@@ -209,7 +218,7 @@ ATTEMPT: Mapping[str, Field] = {
     ),
     "cause": Field(
         "text or null",
-        "`succeeded`, `failure`, `preemption`, `scale step`, `stop`, `deadline`",
+        "`succeeded`, `failure`, `preemption`, `unattended`, `scale step`, `resume`, `stop`, `deadline`",
     ),
     "failure": Field(
         "mapping or null",

@@ -37,7 +37,8 @@ class Job:
         spec: the run's specification.
         attempt: number of the attempt.
         workers: workers to start with.
-        avoid: machines on which the run has failed too often. An engine with several machines starts nothing there.
+        avoid: machines on which the run has failed too often, or that a person has excluded. An engine with several
+            machines starts nothing there.
         has_elsewhere: whether the run has used other machines. If not, those of `avoid` are used when there is no
             other.
         suspect: a machine that may have just died: it is used only if there is no room elsewhere.
@@ -76,12 +77,14 @@ class Capabilities:
         regroup: `regroup`, with launchers whose workers can hold a new rendezvous.
         rejoin: `rejoin`, with the same launchers.
         resize: `resize`.
+        exclude: `Job.avoid`: there are several machines, and a job can avoid some.
     """
 
     scale_in_place: bool = False
     regroup: bool = False
     rejoin: bool = False
     resize: bool = False
+    exclude: bool = False
 
 
 @dataclass(frozen=True, slots=True)

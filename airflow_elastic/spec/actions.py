@@ -49,6 +49,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class SetNewerAside:
+    """Set all checkpoints newer than that of `step` aside, before the attempt is submitted."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait until this epoch second, then say that the pause is over."""
 
@@ -64,4 +72,4 @@ class Finish:
     reason: str
 
 
-Action = Submit | Rejoin | Scale | OrderSave | Delete | Pause | Finish
+Action = Submit | Rejoin | Scale | OrderSave | SetNewerAside | Delete | Pause | Finish

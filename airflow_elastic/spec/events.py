@@ -304,6 +304,51 @@ class SaveOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Somebody wants the run to go on from the checkpoint of an earlier step. Later steps will not count."""
+
+    at: float
+    request: str
+    step: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewerSetAside:
+    """All checkpoints newer than that of `step` were set aside (`steps`), so the attempt goes on from there.
+
+    `phases`: how many phases of the training are over at that step.
+    """
+
+    at: float
+    attempt: int
+    step: int
+    steps: tuple[int, ...] = ()
+    phases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRefused:
+    """The chosen checkpoint is gone or damaged: nothing was set aside."""
+
+    at: float
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineExcluded:
+    """Somebody wants no worker of later attempts on this machine; with `excluded` False, it may be used again."""
+
+    at: float
+    request: str
+    machine: str
+    by: str
+    excluded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Somebody wants the run to end. With `owner` set, only as long as that is still the run's owner."""
 
@@ -356,6 +401,10 @@ Event = (
     | ScaleFailed
     | SaveRequested
     | SaveOrdered
+    | ResumeRequested
+    | NewerSetAside
+    | ResumeRefused
+    | MachineExcluded
     | StopRequested
     | DeadlinePassed
     | RunEnded

@@ -12,7 +12,8 @@ checkpoints/data/000000000340-a0002-g01/      its files
 checkpoints/data/000000000340-a0002-g01-disk/ files of a checkpoint that was recovered from workers' disks
 checkpoints/pins/000000000340.json            protects the checkpoint from removal: somebody refers to it
 checkpoints/verified.json                     the newest checkpoint that ranks have read back in full
-checkpoints/quarantine/000000000340.json      the manifest of a damaged checkpoint, and what is wrong with it
+checkpoints/quarantine/000000000340.json      the manifest of a checkpoint that was set aside, and why
+checkpoints/resumed.json                      the last attempt that went on from a chosen checkpoint
 samples/0002/01/000000000340-rank-0.json      samples that a rank has consumed, written with a save
 jobs/<name>/...                               documents that a cluster job's workers share (adapters.records.job_files)
 logs/attempt-0002/g01-rank-0.log              output of a rank
@@ -36,6 +37,7 @@ CHECKPOINT_DATA = "checkpoints/data/"
 PINS = "checkpoints/pins/"
 VERIFIED = "checkpoints/verified.json"
 SAMPLES = "samples/"
+RESUMED = "checkpoints/resumed.json"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"
 HISTORY = "history/"
@@ -88,7 +90,7 @@ def pin(step: int) -> str:
 
 
 def quarantined(step: int) -> str:
-    """Key of the record of a step's damaged checkpoint."""
+    """Key of the record of a step's checkpoint that was set aside."""
     return f"{QUARANTINE}{step:012d}.json"
 
 

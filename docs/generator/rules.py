@@ -149,6 +149,11 @@ def _scaled() -> Any:
     return _tale(_LIVE, ev.ScaleRequested(2.0, "r", 3, "ada@laptop"), _GONE)
 
 
+def _resumed() -> Any:
+    saved = ev.CheckpointCommitted(1.5, 1, 340, "k")
+    return _tale(_LIVE, saved, ev.ResumeRequested(2.0, "r", 340, "ada@laptop"), _GONE)
+
+
 def _refused() -> Any:
     return _tale(ev.SubmitRefusedByEngine(1.0, 1, "the queue does not exist"), _GONE)
 
@@ -165,6 +170,7 @@ def _twice(job: JobStatus, limit: int, *steps: int) -> Callable[[], Any]:
 
 #: For each `return` of core.restart.decide, in their order: when it is reached, and a state in which it is.
 RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
+    ("somebody has chosen a checkpoint to go on from", _resumed),
     (
         "training is complete; and the policy is not `Always`, or its budget is used up, or somebody ends the run",
         _once(_DONE),

@@ -60,13 +60,15 @@ class Request:
 
     Attributes:
         id: sorts by time of posting.
-        kind: `scale`, `stop` or `save`; from workers `unsaved`, `damaged`, `unpruned`, `refused` (a copy of a
-            checkpoint) or `failed`.
+        kind: `scale`, `stop`, `save`, `resume`, `exclude` or `include`; from workers `unsaved`, `damaged`, `unpruned`,
+            `refused` (a copy of a checkpoint) or `failed`.
         by: who asks, in words that the record of the run shows.
         workers: for `scale`, the wanted number of workers.
         owner: for `stop`, it counts only while this is the run's owner.
         checkpoint: for `unsaved`, `damaged`, `unpruned` and `refused`.
         ranks: for `failed`.
+        step: for `resume`, that of the checkpoint to go on from.
+        machine: for `exclude` and `include`.
     """
 
     id: str
@@ -76,6 +78,8 @@ class Request:
     owner: str | None = None
     checkpoint: CheckpointTrouble | None = None
     ranks: RankTrouble | None = None
+    step: int | None = None
+    machine: str | None = None
 
 
 class Mailbox:
@@ -93,10 +97,12 @@ class Mailbox:
         owner: str | None = None,
         checkpoint: CheckpointTrouble | None = None,
         ranks: RankTrouble | None = None,
+        step: int | None = None,
+        machine: str | None = None,
     ) -> Request:
         """Post a request. It is durable when this returns; a controller carries it out when it reads it."""
         ident = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
-        request = Request(ident, kind, by, workers, owner, checkpoint, ranks)
+        request = Request(ident, kind, by, workers, owner, checkpoint, ranks, step, machine)
         self._store.create(layout.request(ident), json.dumps(encode(request)).encode())
         return request
 

@@ -94,15 +94,21 @@ def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
         attempt: number of the attempt.
         since: epoch seconds; an older document does not count.
     """
+    return read_seen(store, attempt, since=since)[0]
+
+
+def read_seen(store: Store, attempt: int, *, since: float = 0.0) -> tuple[Wait | None, list[dict[str, Any]]]:
+    """The same, and the workers of the attempt as its engine sees them (`placement`); empty if unknown."""
     data = store.get(layout.STATUS)
-    if data is None:
-        return None
     try:
-        written = json.loads(data)
-        known = written["attempts"][-1]["number"] == attempt and written["at"] >= since
-        return decode(Wait, written["waiting"]) if known and written["waiting"] is not None else None
+        written = json.loads(data or b"null")
+        if written is None or written["attempts"][-1]["number"] != attempt or written["at"] < since:
+            return None, []
+        waiting = written["waiting"]
+        placement = [one for one in written.get("placement", ()) if isinstance(one, dict)]
+        return None if waiting is None else decode(Wait, waiting), placement
     except (ValueError, LookupError, TypeError, SpecError):  # written by another release, or damaged
-        return None
+        return None, []
 
 
 def raise_fence(store: Store, attempt: int) -> None:

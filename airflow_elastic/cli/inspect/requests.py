@@ -1,4 +1,4 @@
-"""`airflow-elastic scale`, `checkpoint` and `stop`: send a request to a run, through its mailbox."""
+"""`airflow-elastic scale`, `checkpoint`, `stop`, `resume`, `exclude`: send a request to a run, by its mailbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.cli import console
 from airflow_elastic.cli.find_run import SILENCE_SECONDS, controller_hint, find_run, last_write, uri_argument
 from airflow_elastic.cli.help_text import Command
-from airflow_elastic.cli.number_types import SECONDS
+from airflow_elastic.cli.number_types import FROM_ZERO, SECONDS
 from airflow_elastic.core.event_sentences import workers as count_of
 from airflow_elastic.spec.errors import ElasticError
 
@@ -102,6 +102,48 @@ def stop(uri: str, wait: bool, timeout: float) -> int:
     state = _wait(run, timeout, "its end", lambda state: state.ended)
     click.echo(f"{state.outcome} at step {run.status()['step']}: {state.reason}")
     return 1 if state.outcome == "failed" else 0
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.argument("step", type=FROM_ZERO)
+def resume(uri: str, step: int) -> None:
+    """Let a run go on from the checkpoint of a chosen STEP, e.g. when its loss has diverged later.
+
+    The current attempt ends without saving, and a new one begins from that checkpoint. It costs no restart. Newer
+    checkpoints are set aside. The chosen one is pinned. A run that has failed, or was stopped, goes on from there when
+    somebody carries it on.
+
+    Example:
+      airflow-elastic resume /mnt/runs/mnist 340
+    """
+    run = find_run(uri)
+    run.ask_resume(step, by=console.asker())
+    if run.state.ended:
+        click.echo(
+            f"{run.store.uri}: it goes on from step {step} when it is carried on: "
+            f"{console.command('run --uri', run.store.uri)}"
+        )
+    else:
+        _asked(run, f"asked to go on from step {step}")
+
+
+@click.command(cls=Command)
+@uri_argument
+@click.argument("machine")
+@click.option("--remove", is_flag=True, help="Allow the machine again.")
+def exclude(uri: str, machine: str, remove: bool) -> None:
+    """Exclude a machine: from the next attempt on, no worker runs there.
+
+    The current attempt stays where it is. MACHINE is the name that `status` and the engine use, such as that of a
+    Kubernetes node.
+
+    Example:
+      airflow-elastic exclude s3://bucket/runs/mnist gpu-node-7
+    """
+    run = find_run(uri)
+    run.ask_exclude(machine, by=console.asker(), exclude=not remove)
+    _asked(run, f"asked to {'allow' if remove else 'exclude'} machine {machine} from the next attempt on")
 
 
 def _answers(run: Run, step: int) -> bool:

@@ -89,7 +89,7 @@ class KubeEngine:
     @property
     def capabilities(self) -> Capabilities:
         """The capabilities of the kind; agents outlive their ranks in pods of every kind."""
-        return Capabilities(scale_in_place=self.kind.scales_in_place, regroup=True, rejoin=True, resize=True)
+        return Capabilities(self.kind.scales_in_place, regroup=True, rejoin=True, resize=True, exclude=True)
 
     def check(self, spec: RunSpec) -> None:
         """Refuse bad options, and everything that the kind cannot carry out."""

@@ -61,6 +61,7 @@ class World:
         self.truth = create(self.journal[0])  # what the journal says, kept beside it
         self.attempts: dict[int, Attempt] = {}
         self.committed: list[int] = []
+        self.wrote: dict[int, int] = {}  # the attempt of each
         self.controllers = [Controller() for _ in range(self.luck.randint(1, 3))]
         self.clock = 0.0
 
@@ -123,6 +124,7 @@ class World:
         step = max([0, *self.committed]) + attempt.step
         if number == max(self.attempts) and attempt.step and step not in self.committed:
             self.committed.append(step)
+            self.wrote[step] = max(number, attempt.serves)
 
     def _wish(self, controller: Controller) -> None:
         """Somebody asks for something, or the clock does; a controller reads it, and may read it twice."""
@@ -133,6 +135,8 @@ class World:
                 ev.SaveRequested(self.clock, request, "somebody"),
                 ev.StopRequested(self.clock, request, "on_kill", owner="first"),
                 ev.OwnerChanged(self.clock, self.luck.choice(["first", "second"])),
+                ev.MachineExcluded(self.clock, request, "m1", "somebody", self.luck.random() < 0.5),
+                *([ev.ResumeRequested(self.clock, request, step, "somebody") for step in self.committed[:1]]),
                 *([ev.StopRequested(self.clock, request, "somebody")] if self.luck.random() < 0.1 else []),
                 *([ev.DeadlinePassed(self.clock)] if self.luck.random() < 0.1 else []),
             ]
@@ -164,6 +168,10 @@ class World:
 
     def _read(self, controller: Controller) -> None:
         state = controller.state
+        if controller.seq != len(self.journal):  # a list of checkpoints is looked at at once, or not at all
+            controller.news = [
+                news for news in controller.news if not isinstance(news, ev.CheckpointCommitted)
+            ]
         for event in self.journal[controller.seq :]:
             state = create(event) if state is None else evolve(state, event)
         controller.state, controller.seq = state, len(self.journal)
@@ -177,6 +185,8 @@ class World:
         if controller.seq != len(self.journal):  # somebody was faster
             self._read(controller)
             return
+        if isinstance(event, ev.NewerSetAside):
+            controller.news.clear()
         self.journal.append(event)
         self.truth = evolve(self.truth, event)
         controller.state, controller.seq = state, controller.seq + 1
@@ -207,6 +217,10 @@ class World:
                 return ev.Scaled(self.clock, number, workers)
             case act.OrderSave(number, request):
                 return ev.SaveOrdered(self.clock, number, request)
+            case act.SetNewerAside(number, step):
+                aside = [newer for newer in self.committed if newer > step and self.wrote[newer] < number]
+                self.committed = [kept for kept in self.committed if kept not in aside]
+                return ev.NewerSetAside(self.clock, number, step, tuple(aside))
             case act.Delete(number, _):
                 home = state.attempts[number - 1].home or number
                 attempt = self.attempts.setdefault(home, Attempt(0))
@@ -241,6 +255,7 @@ class World:
         free = sum(
             a.cause is not None and str(a.cause) in ("scale step", "preemption") for a in state.attempts
         )
+        free += len(state.resumes)
         # The second one that is lost is the first one's restart; for which an attempt was to begin in place.
         together = sum(bool(a.replaces) and a.failure is not None for a in state.attempts)
         assert len(state.attempts) <= 1 + state.restarts_used + free + min(together, state.restarts_used)

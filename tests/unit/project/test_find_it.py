@@ -37,7 +37,7 @@ ANSWERS = {
     "hang": ["core/health/deadlines.py", "core/health/stack_comparison.py"],
     "goodput": ["core/goodput.py"],
     "preempt": ["engines/kube/watch/disruption.py"],
-    "retention": ["adapters/records/checkpoint_retention.py", "core/checkpoints/retention.py"],
+    "retention": ["adapters/records/checkpoint_retention/__init__.py", "core/checkpoints/retention.py"],
     "rendezvous": ["runtime/agent/rendezvous.py"],
     "checkpoint commit": ["adapters/records/checkpoint_parts.py", "adapters/records/checkpoints.py"],
     "world size": [

@@ -233,7 +233,8 @@ class _Copies:
     Args:
         disk: the disk. It is optional: if it fails, there are fewer parts, or none.
         node: this worker.
-        newest: the newest checkpoint in storage. States of the same step, or older, are not needed.
+        newest: the newest checkpoint in storage. States of the same step, or older, are not needed. Nor are those of
+            attempts before the last one that went on from a chosen checkpoint.
 
     Attributes:
         unusable: why the disk cannot be used; None if it can.
@@ -245,9 +246,10 @@ class _Copies:
         self._whole: set[PartOnDisk] = set()
         self.unusable: str | None = None
         try:
+            first = checkpoint_retention.resumed_by(node.store)
             for copy in disk.found(self._refused):
                 part = copy.record.part
-                if copy.age.step > newest.step:
+                if copy.age.step > newest.step and copy.age.attempt >= first:
                     offer = PartOnDisk(node.index, copy.age, copy.manifest.reason, part.node, part.of)
                     self._copies[offer].append(copy)
         except (ElasticError, OSError) as error:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records.checkpoint_retention import pruning
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Entry, Store
@@ -212,15 +213,15 @@ def test_what_somebody_pins_who_has_room_stays(store: Store, monkeypatch: pytest
     def meanwhile(*_: object) -> int | None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(store, "create", create)
-            patched.setattr(checkpoint_retention, "verified", verified)
+            patched.setattr(pruning, "verified", verified)
             if 10 not in checkpoint_retention.pinned(store):
                 checkpoint_retention.pin(store, 10, by="somebody")
         return verified(store)
 
     monkeypatch.setattr(store, "create", full)
     removed = checkpoint_retention.to_prune(store, replace(POLICY, keep_last=1))
-    monkeypatch.setattr(checkpoint_retention, "to_prune", lambda *_: removed)
-    monkeypatch.setattr(checkpoint_retention, "verified", meanwhile)
+    monkeypatch.setattr(pruning, "to_prune", lambda *_: removed)
+    monkeypatch.setattr(pruning, "verified", meanwhile)
     assert 10 not in checkpoint_retention.prune(store, replace(POLICY, keep_last=1))
     assert checkpoint_retention.pinned(store) == [10]
     assert 10 in checkpoints.steps(store)

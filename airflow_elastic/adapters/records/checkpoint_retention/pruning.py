@@ -1,4 +1,4 @@
-"""The checkpoints that a store keeps: they are removed (pruned), pinned, or set aside. Also files without a commit."""
+"""Checkpoints that are pinned, and removed (pruned). Also files without a commit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import time
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoints, journal
+from airflow_elastic.adapters.records.checkpoint_retention.quarantine import data_of, quarantine_records
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged, OtherVersion
-from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.core.checkpoints.retention import to_remove
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreFull
@@ -25,30 +25,6 @@ if TYPE_CHECKING:
 
 #: The age, in seconds, after which the claim of a removal may be taken over. A removal takes only a few requests.
 _CLAIM_SECONDS = 3600.0
-
-
-def quarantine(store: Store, step: int, reason: str) -> None:
-    """Set a damaged checkpoint aside. It does not exist any more, and its step can be saved again. Its files stay."""
-    manifest = store.get(layout.manifest(step))
-    record = {"step": step, "reason": reason, "manifest": (manifest or b"").decode(errors="replace")}
-    store.put(layout.quarantined(step), json.dumps(record, indent=1).encode())
-    store.delete([layout.manifest(step)])
-
-
-def set_aside(store: Store, trouble: CheckpointTrouble, *, by: str) -> None:
-    """Set a damaged checkpoint aside, and report it to the controller.
-
-    Args:
-        store: where the run is stored.
-        trouble: the checkpoint, what is wrong with it, and the one before.
-        by: the worker that found it.
-    """
-    mailbox = Mailbox(store)
-    # Report it twice. Before, because this process may be killed after the next line. And after, because a controller
-    # that looks in between still finds it among the checkpoints.
-    mailbox.post("damaged", by=by, checkpoint=trouble)
-    quarantine(store, trouble.step, trouble.reason)
-    mailbox.post("damaged", by=by, checkpoint=trouble)
 
 
 def own_steps(store: Store, after: int) -> list[int]:
@@ -68,31 +44,6 @@ def own_steps(store: Store, after: int) -> list[int]:
             return isinstance(error, OtherVersion)
 
     return list(filter(is_own, newer))
-
-
-def quarantined(store: Store) -> dict[int, str]:
-    """What is wrong with the checkpoints that were set aside, by step."""
-    return {step: str(record.get("reason")) for step, record in _quarantine_records(store)}
-
-
-def _quarantine_records(store: Store) -> Iterable[tuple[int, dict[str, Any]]]:
-    for step in checkpoints.steps_below(store, layout.QUARANTINE):
-        with contextlib.suppress(ValueError):
-            record = json.loads(store.get(layout.quarantined(step)) or b"{}")
-            yield step, record if isinstance(record, dict) else {}
-
-
-def _data_of(step: int, record: dict[str, Any]) -> str | None:
-    """The folder of a quarantined checkpoint's files, if its manifest can be read and belongs to this step.
-
-    A copied manifest names files that may still be needed.
-    """
-    try:
-        manifest = checkpoints.parse_manifest(str(record.get("manifest", "")).encode())
-        checkpoints.check_place(manifest, step, "what was set aside")
-    except CheckpointDamaged:
-        return None
-    return manifest.data
 
 
 def pin(store: Store, step: int, *, by: str) -> None:
@@ -249,9 +200,9 @@ def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> l
     if not removed:
         return []
     oldest = checkpoints.steps(store)[-policy.keep_last :][0]
-    for step, record in _quarantine_records(store):
+    for step, record in quarantine_records(store):
         if step < oldest:
-            files = [entry.key for entry in store.list(data)] if (data := _data_of(step, record)) else []
+            files = [entry.key for entry in store.list(data)] if (data := data_of(step, record)) else []
             store.delete([*files, layout.quarantined(step)])
     return [step for step in removed if _remove(store, step)]
 
@@ -315,7 +266,7 @@ def uncommitted(store: Store, before_attempt: int) -> list[Entry]:
     """The files that attempts before this one left without a commit."""
     there = checkpoints.steps(store)  # first: a checkpoint that is set aside meanwhile is here, or recorded
     committed = {manifest.step: manifest.data for manifest in checkpoints.readable(store, there)}
-    aside = {step: _data_of(step, record) for step, record in _quarantine_records(store)}
+    aside = {step: data_of(step, record) for step, record in quarantine_records(store)}
     # A manifest that cannot be read may be of a newer release: its files are unknown.
     unknown = set(there) - committed.keys()
     unknown.update(step for step, data in aside.items() if data is None)
