@@ -1,4 +1,4 @@
-"""The checkpoints that a store keeps: they are removed (`pruning`), pinned, or set aside (`quarantine`)."""
+"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`)."""
 
 from airflow_elastic.adapters.records.checkpoint_retention.pruning import (
     note_verified,
