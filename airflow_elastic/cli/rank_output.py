@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.records.rank_output import BEHIND_BYTES, Output, ends_of
+from airflow_elastic.adapters.records.rank_output import BEHIND_BYTES, Log, Output, ends_of, logs_in
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
@@ -14,35 +12,14 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Entry, Store
 
-_LOG = re.compile(re.escape(layout.LOGS) + r"attempt-(\d+)/g(\d+)-rank-(\d+)\.log")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Log:
-    """One file of output, of one rank in one generation of an attempt. Sorts by age."""
-
-    attempt: int
-    generation: int
-    rank: int
-
-    @property
-    def key(self) -> str:
-        """Its key in the run's store."""
-        return layout.attempt_logs(self.attempt) + layout.rank_log(self.generation, self.rank)
-
 
 def find_logs(store: Store, attempt: int | None = None) -> list[Log]:
     """The output files of one attempt or of all, oldest first."""
-    return _logs(_entries(store, attempt))
+    return logs_in(_entries(store, attempt))
 
 
 def _entries(store: Store, attempt: int | None) -> list[Entry]:
     return store.list(layout.LOGS if attempt is None else layout.attempt_logs(attempt))
-
-
-def _logs(entries: Iterable[Entry]) -> list[Log]:
-    matches = (_LOG.fullmatch(entry.key) for entry in entries)
-    return sorted(Log(int(m[1]), int(m[2]), int(m[3])) for m in matches if m)
 
 
 class Tail:
@@ -88,4 +65,4 @@ class Tail:
                 yield log, rest
 
     def _mine(self, entries: Iterable[Entry]) -> list[Log]:
-        return [log for log in _logs(entries) if self._rank in (None, log.rank)]
+        return [log for log in logs_in(entries) if self._rank in (None, log.rank)]

@@ -99,11 +99,11 @@ class Reader:
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
-            at, value = self._kept.get(name, (-1e18, None))
-            if not 0 <= self._clock() - at <= age:
+            known = self._kept.get(name)
+            if known is None or not 0 <= self._clock() - known[0] <= age:
                 value = make()
-                self._kept[name] = self._clock(), value
-            return value
+                known = self._kept[name] = self._clock(), value
+            return known[1]
 
     def _read(self, now: float) -> Snapshot:
         events = self._journal.read(len(self._events))

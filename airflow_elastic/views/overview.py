@@ -18,12 +18,15 @@ from airflow_elastic.views.cache import Snapshot
 _UNMARKED = ("run",)
 
 
-def overview(snapshot: Snapshot, paces: Sequence[float] = ()) -> dict[str, Any]:
+def overview(
+    snapshot: Snapshot, paces: Sequence[float] = (), conditions: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """The document of the overview, without what depends on the person who asks.
 
     Args:
         snapshot: of the run.
         paces: recent seconds per step, of its history. Default: those of the status document.
+        conditions: what lasted for a while, of its history.
     """
     status = snapshot.document
     well = health(status, snapshot.at, written_at=snapshot.written_at)
@@ -44,7 +47,7 @@ def overview(snapshot: Snapshot, paces: Sequence[float] = ()) -> dict[str, Any]:
         },
         "attempts": [_attempt(attempt) for attempt in status["attempts"]],
         "marks": _marks(snapshot.events),
-        "conditions": [],
+        "conditions": list(conditions),
     }
 
 

@@ -6,7 +6,9 @@ block: do not call this in the controller's event loop.
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_elastic.spec import layout
@@ -23,6 +25,28 @@ LONGEST_LINE = 16 << 10
 BEHIND_BYTES = 64 << 20
 
 _CHUNK_BYTES = 1 << 20
+
+_LOG = re.compile(re.escape(layout.LOGS) + r"attempt-(\d+)/g(\d+)-rank-(\d+)\.log")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Log:
+    """One file of output, of one rank in one generation of an attempt. Sorts by age."""
+
+    attempt: int
+    generation: int
+    rank: int
+
+    @property
+    def key(self) -> str:
+        """Its key in the run's store."""
+        return layout.attempt_logs(self.attempt) + layout.rank_log(self.generation, self.rank)
+
+
+def logs_in(entries: Iterable[Entry]) -> list[Log]:
+    """The output files among what a store has listed, oldest first."""
+    matches = (_LOG.fullmatch(entry.key) for entry in entries)
+    return sorted(Log(int(m[1]), int(m[2]), int(m[3])) for m in matches if m)
 
 
 class Output:

@@ -15,7 +15,7 @@ from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.cli.rank_output import Log
+    from airflow_elastic.adapters.records.rank_output import Log
     from airflow_elastic.core.state import RunState
 
 _POLL_SECONDS = 0.5
