@@ -31,18 +31,20 @@ async def test_a_live_run_goes_back_and_ends_as_if_it_had_never_gone_further(
     spec = training("--epochs=30", "--step-seconds=0.02", checkpoint=policy)
     async with driving(tmp_path / "run", spec) as driven:
         await driven.until(lambda: driven.state.checkpoints >= 3, "three checkpoints")
-        await driven.at_step(34)
-        driven.run.ask_resume(10, by="ada")
+        chosen, *newer = checkpoints.steps(driven.run.store)
+        await driven.at_step(newer[-1] + 4)
+        driven.run.ask_resume(chosen, by="ada")
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        assert await driven.gone_on() == 10
+        assert await driven.gone_on() == chosen
         state = await driven.end()
     assert state.outcome == "succeeded", state.reason
     assert [attempt.cause for attempt in state.attempts] == [Cause.RESUME, Cause.SUCCEEDED]
     assert state.restarts_used == 0
     (aside,) = [event for event in Journal(driven.run.store).read() if isinstance(event, NewerSetAside)]
-    assert aside.steps[:2] == (20, 30)
-    assert {checkpoints.read(driven.run.store, step).attempt for step in aside.steps} == {2}  # trained again
-    assert 10 in checkpoint_retention.pinned(driven.run.store)
+    assert set(newer) <= {*aside.steps}
+    kept = [step for step in checkpoints.steps(driven.run.store) if step > chosen]
+    assert {checkpoints.read(driven.run.store, step).attempt for step in kept} == {2}
+    assert chosen in checkpoint_retention.pinned(driven.run.store)
     assert left_over(tmp_path / "run") == []
 
 
@@ -51,22 +53,20 @@ async def test_a_failed_run_goes_on_from_the_chosen_step_when_it_is_carried_on(t
     async with driving(tmp_path, spec) as driven:
         failed = await driven.end()
     assert failed.outcome == "failed"
-    assert failed.checkpoint is not None
-    assert failed.checkpoint.step >= 20
-    driven.run.ask_resume(10, by="ada")
+    chosen, *newer = checkpoints.steps(driven.run.store)  # some saves may have been left out
+    assert newer
+    driven.run.ask_resume(chosen, by="ada")
     async with driving(tmp_path, spec) as again:
         await again.end()
-    began = [
-        attempt.restored_at for attempt in again.state.attempts if attempt.number > 2 and attempt.advanced
-    ]
-    assert began[0] == 10
+    began = [one.restored_at for one in again.state.lives if one.advanced]
+    assert began[0] == chosen
 
 
 async def test_what_cannot_be_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     spec = training("--epochs=100", "--step-seconds=0.02", checkpoint=CheckpointPolicy(every_steps=5))
     async with driving(tmp_path, spec) as driven:
         await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
-        with pytest.raises(InvalidInput, match=r"step 3 .*there are: 5"):
+        with pytest.raises(InvalidInput, match=r"step 3 .*there are: \d"):
             driven.run.ask_resume(3, by="ada")
         with pytest.raises(InvalidInput, match="engine 'local' has no other machine"):
             driven.run.ask_exclude("gpu-7", by="ada")
