@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.records.journal import Journal
-from airflow_elastic.adapters.records.reports import read_progress
+from airflow_elastic.adapters.records.reports import parse_seen, read_progress
 from airflow_elastic.control.runs import FRESH_SECONDS
 from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.errors import RunMissing, SpecError
-from airflow_elastic.spec.status import Wait
+from airflow_elastic.spec.errors import RunMissing
 from airflow_elastic.views.told import fold
 
 if TYPE_CHECKING:
@@ -105,6 +103,12 @@ class Reader:
                 known = self._kept[name] = self._clock(), value
             return known[1]
 
+    def forget(self) -> None:
+        """Read again what is asked for next: somebody has just changed it."""
+        with self._lock:
+            self._newest = None
+            self._kept.pop("checkpoints", None)
+
     def _read(self, now: float) -> Snapshot:
         events = self._journal.read(len(self._events))
         for event, (state, told) in zip(events, fold(self._state, events, len(self._events)), strict=True):
@@ -119,31 +123,30 @@ class Reader:
         # What ended cannot report any more, unless its run is reopened.
         if state_now.ended and self._newest is not None and not events:
             progress, written = self._newest.progress, self._newest.written_at
-            wait = None
+            wait, placement = None, list[dict[str, Any]]()
         else:
             progress = read_progress(self.store, attempt) or state_now.attempt.progress
-            written, wait = self._controller(attempt, now, ended=state_now.ended)
+            data = self.store.get(layout.STATUS)
+            written = _written_at(data)
+            seen = parse_seen(data, attempt, since=now - FRESH_SECONDS)
+            wait, placement = (None, []) if state_now.ended else seen
         return Snapshot(
             self.store,
             now,
             state_now,
             progress,
-            document(self.store.uri, state_now, progress, now, wait),
+            document(self.store.uri, state_now, progress, now, wait, placement),
             tuple(self._events),
             written,
             frozenset(self._tasks),
         )
 
-    def _controller(self, attempt: int, now: float, *, ended: bool) -> tuple[float | None, Wait | None]:
-        """When a controller last wrote, and what it says that workers wait for."""
-        data = self.store.get(layout.STATUS)
-        with contextlib.suppress(ValueError, LookupError, TypeError, SpecError):
-            written = json.loads(data or b"")
-            at = float(written["at"])
-            fresh = not ended and at >= now - FRESH_SECONDS and written["attempts"][-1]["number"] == attempt
-            told = written["waiting"] if fresh else None
-            return at, None if told is None else decode(Wait, told)
-        return None, None
+
+def _written_at(data: bytes | None) -> float | None:
+    """When a controller last wrote its status document."""
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+        return float(json.loads(data or b"")["at"])
+    return None
 
 
 @dataclass

@@ -140,6 +140,6 @@ class Index:
 def _parsed(data: bytes | None) -> dict[str, Any] | None:
     try:
         document = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) and isinstance(document.get("run"), dict) else None

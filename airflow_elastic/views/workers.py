@@ -25,9 +25,10 @@ def workers(snapshot: Snapshot) -> dict[str, Any]:
     steps = median_seconds(rank.step_seconds for rank in ranks)
     forward = median_seconds(rank.forward_seconds for rank in ranks)
     slow = set(snapshot.document["stragglers"])
+    placed = {str(one.get("worker")): one for one in snapshot.document["placement"]}
     rows = [
-        _worker(name, by_worker.get(name, ()), snapshot, steps, forward, slow)
-        for name in _names(state.attempt, by_worker)
+        _worker(name, by_worker.get(name, ()), placed.get(name, {}), snapshot, steps, forward, slow)
+        for name in _names(state.attempt, {**by_worker, **placed})
     ]
     unit = state.spec.workers.node_unit
     return {
@@ -49,9 +50,9 @@ def _by_worker(ranks: Iterable[RankReport]) -> dict[str, tuple[RankReport, ...]]
     return found
 
 
-def _names(attempt: Attempt, by_worker: Mapping[str, object]) -> list[str]:
-    """The workers with ranks, and as many more as the attempt has or will have."""
-    names = {*by_worker, *(worker.name for worker in attempt.failed)}
+def _names(attempt: Attempt, known: Mapping[str, object]) -> list[str]:
+    """The workers that are known, and as many more as the attempt has or will have."""
+    names = {*known, *(worker.name for worker in attempt.failed)}
     number = 0
     while len(names) < attempt.workers:
         names.add(f"node-{number}")
@@ -68,6 +69,7 @@ def index(name: str) -> int:
 def _worker(
     name: str,
     ranks: tuple[RankReport, ...],
+    placed: Mapping[str, Any],
     snapshot: Snapshot,
     steps: float | None,
     forward: float | None,
@@ -76,12 +78,12 @@ def _worker(
     seconds = max((rank.step_seconds for rank in ranks if rank.step_seconds > 0), default=None)
     passed = max((rank.forward_seconds for rank in ranks if rank.forward_seconds > 0), default=None)
     last = max((rank.at for rank in ranks if rank.at > 0), default=None)
-    state, waiting, reason = _state(name, ranks, snapshot)
+    state, waiting, reason = _state(name, ranks, placed, snapshot)
     return {
         "name": name,
         "index": index(name),
         "state": state,
-        "machine": None,
+        "machine": placed.get("machine"),
         "ranks": sorted(rank.rank for rank in ranks),
         "step": max((rank.step for rank in ranks), default=None),
         "step_seconds": seconds,
@@ -101,7 +103,7 @@ def _worker(
 
 
 def _state(
-    name: str, ranks: tuple[RankReport, ...], snapshot: Snapshot
+    name: str, ranks: tuple[RankReport, ...], placed: Mapping[str, Any], snapshot: Snapshot
 ) -> tuple[str, str | None, str | None]:
     """The state of a worker, its wait if it waits, and the reason, as far as they are known."""
     state = snapshot.state
@@ -115,9 +117,13 @@ def _state(
         return ("succeeded" if attempt.cause is Cause.SUCCEEDED else "ended"), None, None
     if attempt.phase is not Phase.LIVE:
         return "planned", None, None
+    if placed.get("phase") in ("failed", "lost", "succeeded"):
+        return placed["phase"], None, placed.get("reason")
     if any(rank.step for rank in ranks):
         return "running", None, None
+    if placed.get("waiting"):
+        return "waiting", placed["waiting"], placed.get("reason")
     wait = snapshot.document["waiting"]
-    if not ranks and wait is not None:
+    if not ranks and not placed and wait is not None:
         return "waiting", wait["state"], wait["reason"]
-    return "starting", None, None
+    return "starting", None, placed.get("reason")

@@ -99,7 +99,13 @@ def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
 
 def read_seen(store: Store, attempt: int, *, since: float = 0.0) -> tuple[Wait | None, list[dict[str, Any]]]:
     """The same, and the workers of the attempt as its engine sees them (`placement`); empty if unknown."""
-    data = store.get(layout.STATUS)
+    return parse_seen(store.get(layout.STATUS), attempt, since=since)
+
+
+def parse_seen(
+    data: bytes | None, attempt: int, *, since: float = 0.0
+) -> tuple[Wait | None, list[dict[str, Any]]]:
+    """The same, from the bytes of the status document; None if there is none."""
     try:
         written = json.loads(data or b"null")
         if written is None or written["attempts"][-1]["number"] != attempt or written["at"] < since:
@@ -107,7 +113,7 @@ def read_seen(store: Store, attempt: int, *, since: float = 0.0) -> tuple[Wait |
         waiting = written["waiting"]
         placement = [one for one in written.get("placement", ()) if isinstance(one, dict)]
         return None if waiting is None else decode(Wait, waiting), placement
-    except (ValueError, LookupError, TypeError, SpecError):  # written by another release, or damaged
+    except (ValueError, LookupError, TypeError, SpecError, RecursionError):  # of another release, or damaged
         return None, []
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import Response
 
-from airflow_elastic.views import checkpoints, events, history, logs, workers
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
+from airflow_elastic.spec.errors import InvalidInput, RunMissing, SpecError
+from airflow_elastic.views import actions, checkpoints, events, history, logs, workers
 from airflow_elastic.views.overview import overview
 from airflow_elastic.web.api.answers import answer
+from airflow_elastic.web.api.guard import checked
 
 if TYPE_CHECKING:
-    from fastapi.params import Depends
+    from fastapi import params
 
     from airflow_elastic.web.api.host import Host
 
 
-def routes_of_a_run(host: Host, *, edit: Sequence[Depends]) -> APIRouter:
-    """What may be read of a run. The functions of `views` describe parameters and answers."""
+def routes_of_a_run(host: Host, *, edit: Sequence[params.Depends]) -> APIRouter:
+    """What may be read of a run, and asked of it. The functions of `views` describe parameters and answers."""
     router = APIRouter()
 
     @router.get("")
@@ -28,8 +31,15 @@ def routes_of_a_run(host: Host, *, edit: Sequence[Depends]) -> APIRouter:
         snapshot = opened.reader.snapshot()
         found = history.history(opened.reader)
         document = overview(snapshot, history.recent(found, snapshot.at), history.conditions(found))
-        person = {"permissions": {"edit": opened.edit, "user": opened.user}, "actions": []}
-        return answer(request, {**document, **person, "links": dict(opened.links)})
+        return answer(
+            request,
+            {
+                **document,
+                "permissions": {"edit": opened.edit, "user": opened.user},
+                "actions": actions.actions(snapshot, edit=opened.edit),
+                "links": dict(opened.links),
+            },
+        )
 
     @router.get("/history")
     def series(
@@ -83,5 +93,22 @@ def routes_of_a_run(host: Host, *, edit: Sequence[Depends]) -> APIRouter:
     @router.get("/checkpoints")
     def all_checkpoints(request: Request) -> Response:
         return answer(request, checkpoints.listed(host.open(request).reader))
+
+    @router.post("/actions/{name}", dependencies=[Depends(checked(host)), *edit])
+    def act(request: Request, name: str, given: dict[str, Any]) -> Response:
+        opened = host.open(request)
+        if not opened.edit:
+            raise HTTPException(403, "you may look at this run, but not change it")
+        host.audit(request, opened, name, given)
+        try:
+            text = actions.ask(opened.reader.snapshot(0.0), name, given, by=opened.user or "somebody unknown")
+        except RunMissing:
+            raise
+        except SpecError as error:
+            raise HTTPException(400, str(error)) from error
+        except (InvalidInput, CheckpointDamaged) as error:
+            raise HTTPException(409, str(error)) from error
+        opened.reader.forget()
+        return answer(request, {"text": text}, status=202)
 
     return router
