@@ -60,7 +60,7 @@ class Access:
         if not self._is(given):
             return self._denied()
         # A path with two slashes at its beginning would lead to another host.
-        path = "/" + scope["path"].lstrip("/")
+        path = "/" + scope["path"].lstrip("/\\")
         answer = RedirectResponse(path + (f"?{urlencode(rest)}" if rest else ""), 303)
         answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
         answer.headers["Cache-Control"] = "no-store"

@@ -13,7 +13,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import RankReport
 from airflow_elastic.web.standalone.runs import id_of, key_of
-from tests.support.runs.watched import PORT, TOKEN, Browser, submitted, trained, write_run
+from tests.support.runs.watched import BASE, PORT, TOKEN, Browser, submitted, trained, write_run
 
 ROUTES = [
     *("/", "/api/config", "/api/runs", "/static/main.js", "/runs/whatever"),
@@ -80,8 +80,9 @@ def test_the_first_visit_leaves_a_cookie_and_no_token_in_the_address(root: Path,
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert browser.get("/api/config").status_code == 200  # the cookie is sent
-    away = Browser(root, signed_in=False, static=static).get("//evil.example/x", params={"token": TOKEN})
-    assert away.headers["location"].startswith("/evil.example")
+    for path in ("//evil.example/x", "/\\evil.example/x"):
+        away = Browser(root, signed_in=False, static=static).get(BASE + path, params={"token": TOKEN})
+        assert away.headers["location"] == "/evil.example/x"
 
 
 def test_pages_and_their_parts(root: Path, static: Path) -> None:
@@ -174,9 +175,6 @@ def test_numbers_that_are_none_and_texts_that_bite(tmp_path: Path) -> None:
     assert "not a number" in run["headline"]
     (event,) = browser.of("one", "/events", level="warning").json()["events"]
     assert nasty in event["text"]
-    assert (
-        nasty in browser.of("one", "/workers").text.encode().decode("unicode_escape", errors="ignore") or True
-    )
     names = [one["name"] for unit in browser.of("one", "/workers").json()["units"] for one in unit["workers"]]
     assert nasty in names
 
