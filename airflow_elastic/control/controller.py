@@ -19,6 +19,7 @@ from airflow_elastic.adapters.records import reports
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.control.gathering import followed, gathered
+from airflow_elastic.control.history import HistoryObserver
 from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
 from airflow_elastic.control.observer import Observer
@@ -87,10 +88,9 @@ class Controller:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._engine = store, engine
-        self._observer = observer or Observer()
+        self._observer = HistoryObserver(observer or Observer(), store, now)
         self._poll_seconds, self._now = poll_seconds, now
-        self._journal = Journal(store)
-        self._mailbox = Mailbox(store)
+        self._journal, self._mailbox = Journal(store), Mailbox(store)
         self._state: RunState | None = None
         self._seq = 0
         self._progress: Progress | None = None
@@ -120,7 +120,7 @@ class Controller:
                 seconds = min(STATUS_SECONDS, self._longest_pause)
                 async with refreshing_status(self._publish, lambda: self._published_at, seconds):
                     await self._advance()
-            await self._publish()
+            await asyncio.gather(self._publish(), self._observer.on_end(self.state))
             return self.state
         finally:
             await self._unwatch()

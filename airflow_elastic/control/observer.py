@@ -34,5 +34,8 @@ class Observer:
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
         """These ranks have delayed all others for a while; empty: none does any more. The journal does not have it."""
 
+    async def on_end(self, state: RunState) -> None:
+        """The run has ended, and its last event is written. The controller waits for this."""
+
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         """Storage or engine are out of reach, for the `times`-th time in a row; the next try is in `pause` seconds."""

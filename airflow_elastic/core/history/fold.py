@@ -59,7 +59,12 @@ def cut_of(part: Part) -> float:
     newest = max(
         [*part.table.t[-1:], *(at for one in part.matrices.values() for at in one.t[-1:])], default=0.0
     )
-    return (math.floor(newest / MINUTE) + 1) * MINUTE
+    return whole_minute(newest) + MINUTE
+
+
+def whole_minute(t: float) -> float:
+    """The start of the minute of a time."""
+    return math.floor(t / MINUTE) * MINUTE
 
 
 def rest_of(part: Part, cut: float) -> Part:

@@ -35,8 +35,15 @@ class TableBuilder:
     def __len__(self) -> int:
         return len(self._t)
 
-    def add(self, t: float, values: Mapping[str, float], width: float = 1.0) -> None:
-        """Add a value for each name, at a time (epoch seconds). Buckets have a width of `width` seconds."""
+    def add(self, t: float, values: Mapping[str, float], width: float = 1.0, most: int | None = None) -> None:
+        """Add a value for each name, at a time (epoch seconds).
+
+        Args:
+            t: the time.
+            values: by the names of the series.
+            width: of the buckets, in seconds.
+            most: how many series there may be; others are left out.
+        """
         start = math.floor(t / width) * width
         if self._t and start < self._t[-1]:  # the clock was set back
             one = TableBuilder()
@@ -47,7 +54,11 @@ class TableBuilder:
         if not self._t or start > self._t[-1]:
             self._t.append(start)
         for name, value in values.items():
-            column = self._columns.setdefault(name, Column())
+            if name not in self._columns:
+                if most is not None and len(self._columns) >= most:
+                    continue
+                self._columns[name] = Column()
+            column = self._columns[name]
             if len(column.count) == len(self._t):
                 _replace_last(column, value)
             else:

@@ -13,5 +13,6 @@ operations neither loses a bucket nor counts one twice.
 """
 
 from airflow_elastic.adapters.records.history.read import CONTROLLER, TRAINING, read_history
+from airflow_elastic.adapters.records.history.write import HistoryWriter
 
-__all__ = ["CONTROLLER", "TRAINING", "read_history"]
+__all__ = ["CONTROLLER", "TRAINING", "HistoryWriter", "read_history"]

@@ -18,12 +18,6 @@ log = logging.getLogger(__name__)
 
 TRAINING, CONTROLLER = "training", "controller"
 
-#: A part whose newest bucket is older than this belongs to a dead writer: others fold it. Seconds.
-DEAD_SECONDS = 600.0
-
-#: So many archives are kept: the one before the newest is read if that is damaged.
-_KEPT_ARCHIVES = 2
-
 #: How often to read again if archives are replaced while they are read.
 _TRIES = 5
 
@@ -83,7 +77,7 @@ def read_source(store: Store, source: str) -> Stored:
         except HistoryUnreadable as error:
             log.warning("%s/%s is left out: %s", store.uri, key, error)
             newer = newer or error.newer
-    return Stored(_number(archives[-1]) if archives else 0, archive, parts, tuple(archives), newer)
+    return Stored(number_of(archives[-1]) if archives else 0, archive, parts, tuple(archives), newer)
 
 
 def _newest(store: Store, archives: list[str]) -> tuple[Part, bool] | None:
@@ -101,6 +95,7 @@ def _newest(store: Store, archives: list[str]) -> tuple[Part, bool] | None:
     return (Part(), newer) if damaged else None
 
 
-def _number(key: str) -> int:
+def number_of(key: str) -> int:
+    """The number of an archive with this key."""
     digits = key.rpartition("-")[2]
     return int(digits) if digits.isdigit() else 0

@@ -1,4 +1,4 @@
-"""A thread of each agent that writes progress to storage, and reads orders from there."""
+"""A thread of each agent that writes progress and its history to storage, and reads orders from there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.records.checkpoint_parts import Superseded
 from airflow_elastic.adapters.records.reports import read_orders, write_progress, write_stacks
 from airflow_elastic.runtime.agent.reporting.controller_lease import ControllerLease
+from airflow_elastic.runtime.agent.reporting.history import HistoryKeeper
 from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
@@ -46,6 +47,7 @@ class Reporter:
         self._orders, self._generation = 0, 0  # orders to save for the ranks of this generation
         self._stacks: str | None = None  # the newest request for stacks
         self._lock = threading.Lock()  # one report at a time: by the thread, or by a call of `now`
+        self._history = HistoryKeeper(node)
         self._lease = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
@@ -56,6 +58,7 @@ class Reporter:
         """Write the last report and end."""
         self._over.set()
         self._thread.join(timeout=30.0)
+        self._history.stop()
 
     def _work(self) -> None:
         while not self._over.wait(NEAR_SECONDS if self._near else FAR_SECONDS):
@@ -76,6 +79,7 @@ class Reporter:
             progress = self._tell(last)
             if progress is not None:
                 write_progress(self._node.store, progress)
+                self._history.keep(progress)
             self._pass_orders()
             self._see_controller()
         except StoreError as error:  # training goes on; the controller sees that reports are missing

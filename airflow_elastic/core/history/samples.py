@@ -1,0 +1,72 @@
+"""What the history keeps of a report of progress."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow_elastic.core.goodput import goodput
+
+if TYPE_CHECKING:
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.status import Progress
+
+#: The most metrics of a script that are kept, and the longest names.
+MOST_METRICS, MOST_LETTERS = 256, 200
+
+
+def training_values(progress: Progress) -> dict[str, float]:
+    """The numbers of all ranks together, by the names of their series.
+
+    Ranks that have not done a step yet report step 0, also those that will go on from a checkpoint. So there is no step
+    before the first one.
+    """
+    newest = progress.stretches[-1] if progress.stretches else None
+    found: dict[str, float] = {
+        "world_size": progress.world_size,
+        "attempt": progress.attempt,
+        "generation": newest.generation if newest else 0,
+    }
+    if newest is None or (newest.first_step_at is None and progress.attached):
+        return found
+    found["step"], found["epoch"] = progress.step, progress.epoch
+    found["samples_per_second"] = progress.samples_per_second
+    if progress.loss is not None:
+        found["loss"] = progress.loss
+    if timed := [rank for rank in progress.ranks if rank.step_seconds > 0]:
+        slowest = max(timed, key=lambda rank: rank.step_seconds)
+        found["step_seconds"] = statistics.median(rank.step_seconds for rank in timed)
+        found["slowest_seconds"] = slowest.step_seconds
+        found["slowest_rank"] = slowest.rank
+    for name in list(progress.metrics)[:MOST_METRICS]:
+        found[f"metrics.{name[:MOST_LETTERS]}"] = progress.metrics[name]
+    return found
+
+
+def training_rows(progress: Progress) -> dict[str, dict[str, float]]:
+    """The numbers of each rank, by the names of their matrices."""
+    steps = {str(rank.rank): rank.step_seconds for rank in progress.ranks if rank.step_seconds > 0}
+    return {"step_seconds": steps} if steps else {}
+
+
+def controller_values(state: RunState, progress: Progress | None, now: float) -> dict[str, float]:
+    """What the controller knows of a run at `now` (epoch seconds), by the names of its series."""
+    spent = dict(goodput(state, progress, now))
+    wall = spent.pop("wall")
+    return {
+        "goodput": spent["training"] / wall if wall else 0.0,
+        "workers": state.attempt.workers,
+        "target_workers": state.target,
+        "restarts": state.restarts_used,
+        **{f"seconds.{row}": seconds for row, seconds in spent.items()},
+    }
+
+
+def has_moved(progress: Progress, former: Progress | None) -> bool:
+    """Whether any rank has reported since: a report is repeated while ranks are dead, or read their checkpoint."""
+    return former is None or _marks(progress) != _marks(former)
+
+
+def _marks(progress: Progress) -> Mapping[int, tuple[float, int]]:
+    return {rank.rank: (rank.at, rank.step) for rank in progress.ranks}
