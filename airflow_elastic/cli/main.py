@@ -22,6 +22,7 @@ from airflow_elastic.cli.inspect.checkpoint_export import checkpoint
 from airflow_elastic.cli.inspect.checkpoints import pin, prune, verify
 from airflow_elastic.cli.inspect.events import events
 from airflow_elastic.cli.inspect.logs import logs
+from airflow_elastic.cli.inspect.metrics import metrics
 from airflow_elastic.cli.inspect.requests import exclude, resume, scale, stop
 from airflow_elastic.cli.inspect.status import status
 from airflow_elastic.cli.inspect.ui import ui
@@ -75,6 +76,7 @@ for _command in (
     status,
     events,
     logs,
+    metrics,
     scale,
     checkpoint,
     stop,
