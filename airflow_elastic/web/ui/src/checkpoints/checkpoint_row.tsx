@@ -1,0 +1,84 @@
+// One checkpoint.
+import { number, numberMap } from "../api/numbers.ts";
+import type { Action, ActionName, Checkpoint } from "../api/types.ts";
+import { bytes, grouped, measure } from "../format/numbers.ts";
+import { ago } from "../format/times.ts";
+import { Moment } from "../parts/moment.tsx";
+
+const TIERS = [
+  { name: "storage", word: "storage", meaning: "In the storage of the run: it survives the loss of every machine" },
+  { name: "memory", word: "memory", meaning: "In the memory of other workers: it survives the loss of a machine" },
+  { name: "disk", word: "disk", meaning: "On the workers' own disks: it survives a restart there" },
+];
+
+interface Props {
+  checkpoint: Checkpoint;
+  metric: boolean;
+  actions: readonly Action[];
+  onAsk: (action: Action) => void;
+}
+
+export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
+  const { step, at, age_seconds: age, tiers, damaged, pinned, verified_at: verified } = checkpoint;
+  const wanted: ActionName[] = [pinned ? "unpin" : "pin", ...(damaged ? [] : (["resume"] as const))];
+  const metrics = Object.entries(numberMap(checkpoint.metrics));
+  return (
+    <tr className={damaged ? "el-row-error" : ""}>
+      <th scope="row" className="el-num">{grouped(step)}</th>
+      <td data-name="Committed">
+        {ago(age)} <span className="el-muted"><Moment at={at} /></span>
+      </td>
+      <td data-name="Size" className="el-num">{bytes(checkpoint.bytes)}</td>
+      <td data-name="Kept in">
+        {TIERS.map(({ name, word, meaning }) => (
+          <span key={name} className={tiers.includes(name) ? "el-tier" : "el-tier el-tier-off"} title={meaning}>
+            {tiers.includes(name) ? word : <s>{word}</s>}
+          </span>
+        ))}
+      </td>
+      <td data-name="Attempt" className="el-num">{checkpoint.attempt}</td>
+      <td data-name="Why it was saved">{checkpoint.reason ?? "–"}</td>
+      {metric && (
+        <td
+          data-name="Metric"
+          className="el-num"
+          title={metrics.map(([name, value]) => `${name} ${measure(value)}`).join(", ") || undefined}
+        >
+          {measure(number(checkpoint.metric))}
+        </td>
+      )}
+      <td data-name="Verified">{verified === null ? <span className="el-muted">not yet</span> : <Moment at={verified} />}</td>
+      <td data-name="Remarks">
+        {damaged && <span className="el-text-error">Damaged: {damaged}</span>}
+        {pinned && (
+          <span>
+            Pinned{pinned.by && ` by ${pinned.by}`}
+            {pinned.at !== null && <span className="el-muted"> <Moment at={pinned.at} /></span>}
+          </span>
+        )}
+        {checkpoint.used_by.length > 0 && <span>Used by {checkpoint.used_by.join(", ")}</span>}
+      </td>
+      {actions.length > 0 && (
+        <td className="el-row-actions">
+          {wanted.map((name) => {
+            const action = actions.find((one) => one.name === name);
+            return (
+              action && (
+                <button
+                  key={name}
+                  type="button"
+                  className="el-link"
+                  disabled={!action.allowed}
+                  title={action.allowed ? action.cost : (action.why_not ?? undefined)}
+                  onClick={() => onAsk(action)}
+                >
+                  {name === "resume" ? "resume from here" : name}
+                </button>
+              )
+            );
+          })}
+        </td>
+      )}
+    </tr>
+  );
+}

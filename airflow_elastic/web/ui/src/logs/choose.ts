@@ -1,0 +1,30 @@
+// Which log to show.
+import type { LogIndex } from "../api/types.ts";
+
+type Ranks = LogIndex["attempts"][number]["ranks"];
+
+/** The log that the address names; without one, or where it is not there, the server's choice: the rank that failed. */
+export function chosen(
+  index: LogIndex,
+  attempt: string | null,
+  rank: string | null,
+): { attempt: number; rank: number } | null {
+  const number = attempt === null ? (index.default?.attempt ?? index.attempts.at(-1)?.number) : Number(attempt);
+  const found = index.attempts.find((one) => one.number === number);
+  if (!found || found.ranks.length === 0) return index.default;
+  if (rank !== null && found.ranks.some((one) => one.rank === Number(rank))) {
+    return { attempt: found.number, rank: Number(rank) };
+  }
+  if (index.default?.attempt === found.number) return index.default;
+  const first = found.ranks.find(({ failed }) => failed) ?? found.ranks[0];
+  return first ? { attempt: found.number, rank: first.rank } : null;
+}
+
+/** The ranks of an attempt to choose from, the failed ones first; a rank of several generations once. */
+export function rankOptions(ranks: Ranks): { value: string; word: string }[] {
+  const seen = new Map<number, boolean>();
+  for (const { rank, failed } of ranks) seen.set(rank, (seen.get(rank) ?? false) || failed);
+  return [...seen]
+    .sort(([a, bad], [b, worse]) => Number(worse) - Number(bad) || a - b)
+    .map(([rank, failed]) => ({ value: String(rank), word: failed ? `Rank ${rank}, failed` : `Rank ${rank}` }));
+}

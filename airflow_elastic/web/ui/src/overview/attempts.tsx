@@ -1,0 +1,44 @@
+// Every attempt: how long, with how many workers, and why it ended.
+import type { AttemptSpan, Overview } from "../api/types.ts";
+import { count } from "../format/numbers.ts";
+import { duration } from "../format/times.ts";
+import { Moment } from "../parts/moment.tsx";
+import { Panel } from "../parts/panel.tsx";
+
+export function Attempts({ overview }: { overview: Overview }) {
+  const newestFirst = overview.attempts.toReversed();
+  if (newestFirst.length === 0) return null;
+  return (
+    <Panel title={count(newestFirst.length, "attempt")}>
+      <ol className="el-attempts">
+        {newestFirst.map((attempt) => (
+          <li key={attempt.number} className={`el-cause-${causeClass(attempt)}`}>
+            <b className="el-attempt-number">{attempt.number}</b>
+            <span className="el-attempt-words">
+              {attempt.headline}
+              <span className="el-muted">
+                <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.at) - attempt.from)},{" "}
+                {sizes(attempt)}
+              </span>
+            </span>
+          </li>
+        ))}
+      </ol>
+    </Panel>
+  );
+}
+
+/** 8 workers, or 8 → 6 → 8 workers once scaled. */
+export function sizes({ generations, workers }: AttemptSpan): string {
+  const steps: number[] = [];
+  for (const size of [...generations.map((generation) => generation.workers), workers]) {
+    if (steps.at(-1) !== size) steps.push(size);
+  }
+  return steps.length > 1 ? `${steps.slice(-6).join(" → ")} workers` : count(workers, "worker");
+}
+
+export function causeClass({ cause, until }: Pick<AttemptSpan, "cause" | "until">): string {
+  if (until === null) return "live";
+  if (cause === "succeeded") return "good";
+  return cause === "failure" || cause === "deadline" ? "bad" : "neutral";
+}

@@ -1,0 +1,46 @@
+// What is out of order now and is not the headline: conditions that last, and troubles with checkpoints.
+import type { Level, Overview } from "../api/types.ts";
+import { grouped } from "../format/numbers.ts";
+import { duration } from "../format/times.ts";
+import { Notice } from "../parts/panel.tsx";
+
+interface Remark {
+  level: Level;
+  text: string;
+}
+
+export function remarks({ status, conditions, headline }: Overview): Remark[] {
+  const found: Remark[] = [];
+  if (status.ended_at === null) {
+    for (const { kind, since, until, text } of conditions) {
+      if (until !== null || headline.includes(text)) continue;
+      const level = kind === "trouble" ? "error" : "warning";
+      found.push({ level, text: `${sentence(text)} For ${duration(status.at - since)} now.` });
+    }
+  }
+  const { unsaved, left_out: leftOut, unpruned, bad_copy: badCopy } = status.checkpoints;
+  if (unsaved) {
+    const what = `Step ${grouped(unsaved.step)} is not saved as it should be, says ${unsaved.worker}`;
+    found.push({ level: "error", text: `${what}: ${unsaved.reason}` });
+  }
+  if (leftOut) found.push({ level: "warning", text: `Step ${grouped(leftOut.step)} was not saved: ${leftOut.reason}` });
+  if (unpruned) found.push({ level: "warning", text: `Old checkpoints were not removed: ${unpruned.reason}` });
+  if (badCopy) {
+    const what = `A copy of checkpoint ${grouped(badCopy.step)} was not used by ${badCopy.worker}`;
+    found.push({ level: "warning", text: `${what}: ${badCopy.reason}` });
+  }
+  return found;
+}
+
+function sentence(text: string): string {
+  const first = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(first) ? first : `${first}.`;
+}
+
+export function Notices({ overview }: { overview: Overview }) {
+  return remarks(overview).map(({ level, text }) => (
+    <Notice key={text.replace(/For .* now\.$/, "")} level={level}>
+      {text}
+    </Notice>
+  ));
+}

@@ -1,0 +1,21 @@
+// Is it healthy, how did it get here, what would be lost: one page.
+import type { Overview } from "../api/types.ts";
+import { ChartStack } from "../charts/chart_stack.tsx";
+import { Attempts } from "./attempts.tsx";
+import { FailurePanel } from "./failure_panel.tsx";
+import { Goodput } from "./goodput.tsx";
+import { Notices } from "./notices.tsx";
+import { Tiles } from "./tiles.tsx";
+
+export function OverviewView({ path, overview }: { path: string; overview: Overview }) {
+  return (
+    <>
+      <Notices overview={overview} />
+      <FailurePanel overview={overview} />
+      <Tiles overview={overview} />
+      <Goodput overview={overview} />
+      <ChartStack path={path} overview={overview} />
+      <Attempts overview={overview} />
+    </>
+  );
+}

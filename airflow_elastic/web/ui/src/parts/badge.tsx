@@ -1,0 +1,21 @@
+// The state of a run, in Airflow's colour of what is alike.
+import { Badge } from "../chakra.ts";
+import { look } from "../format/states.ts";
+
+export function StateBadge({ state }: { state: string }) {
+  const { word, colour } = look(state);
+  return (
+    <Badge
+      className="el-state"
+      borderRadius="full"
+      colorPalette={colour}
+      bg={`var(--chakra-colors-${colour}-solid)`}
+      color={`var(--chakra-colors-${colour}-contrast)`}
+      variant="solid"
+      px={2.5}
+      py={0.5}
+    >
+      {word}
+    </Badge>
+  );
+}

@@ -1,0 +1,34 @@
+// Which workers are shown.
+import type { Worker, WorkersDocument } from "../api/types.ts";
+
+export type Only = "" | "unwell" | "waiting";
+type Units = WorkersDocument["units"];
+
+/** Steps that take so much longer than the median are out of line. */
+export const SLOW = 1.3;
+/** A worker silent for so many seconds may be gone. */
+export const SILENT_SECONDS = 30;
+
+export function unwell(worker: Worker): boolean {
+  return (
+    worker.straggler ||
+    (worker.relative ?? 1) >= SLOW ||
+    (worker.last_word_seconds ?? 0) > SILENT_SECONDS ||
+    /fail|gone|lost|dead/.test(worker.state)
+  );
+}
+
+export function counts(workers: readonly Worker[]): { unwell: number; waiting: number } {
+  return { unwell: workers.filter(unwell).length, waiting: workers.filter(({ waiting }) => waiting !== null).length };
+}
+
+/** The units with those workers of theirs that are wanted; a unit without any is left out. */
+export function select(units: Units, only: Only, text: string): Units {
+  const words = text.trim().toLowerCase();
+  const wanted = (worker: Worker) =>
+    (only === "" || (only === "unwell" ? unwell(worker) : worker.waiting !== null)) &&
+    (!words || `${worker.name} ${worker.machine ?? ""} ${worker.state}`.toLowerCase().includes(words));
+  return units
+    .map(({ unit, workers }) => ({ unit, workers: workers.filter(wanted) }))
+    .filter(({ workers }) => workers.length > 0);
+}

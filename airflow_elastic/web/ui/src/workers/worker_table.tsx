@@ -1,0 +1,145 @@
+// A row for each worker, grouped by the unit of machines that it belongs to.
+import { memo, useState } from "react";
+import type { Action, Overview, Worker, WorkersDocument } from "../api/types.ts";
+import { bytes, count, grouped, NOTHING, percent, ranges } from "../format/numbers.ts";
+import { duration, roughly } from "../format/times.ts";
+import { ConfirmAction } from "../run/confirm_action.tsx";
+import { SILENT_SECONDS, SLOW } from "./selection.ts";
+
+interface Props {
+  units: WorkersDocument["units"];
+  path: string;
+  overview: Overview;
+}
+
+export function WorkerTable({ units, path, overview }: Props) {
+  const [machine, setMachine] = useState<string | null>(null);
+  const [said, setSaid] = useState<string | null>(null);
+  const exclude = overview.permissions.edit ? overview.actions.find(({ name }) => name === "exclude") : undefined;
+  const gpus = units.some(({ workers }) => workers.some(({ gpu_utilisation: gpu }) => gpu !== null));
+  return (
+    <>
+      {said && <p className="el-notice el-info" role="status">{said}</p>}
+      <div className="el-scroll" tabIndex={0} role="region" aria-label="Workers">
+        <table className="el-table el-workers">
+          <thead>
+            <tr>
+              <th scope="col">Worker</th>
+              <th scope="col">State</th>
+              <th scope="col">Machine</th>
+              <th scope="col" className="el-num">Ranks</th>
+              <th scope="col" className="el-num">Step</th>
+              <th scope="col" className="el-num">Step time</th>
+              <th scope="col">Against the median</th>
+              <th scope="col" className="el-num" title="Processor cores in use">CPU</th>
+              <th scope="col" className="el-num">Memory</th>
+              {gpus && <th scope="col" className="el-num">GPU</th>}
+              <th scope="col" className="el-num">Last word</th>
+            </tr>
+          </thead>
+          {units.map(({ unit, workers }) => (
+            <tbody key={unit}>
+              {units.length > 1 && (
+                <tr className="el-group">
+                  <th scope="rowgroup" colSpan={gpus ? 11 : 10}>
+                    Unit {unit} <span className="el-muted">{count(workers.length, "worker")}</span>
+                  </th>
+                </tr>
+              )}
+              {workers.map((worker) => (
+                <Row key={worker.name} worker={worker} gpus={gpus} exclude={exclude} onExclude={setMachine} />
+              ))}
+            </tbody>
+          ))}
+        </table>
+      </div>
+      {machine !== null && exclude && (
+        <ConfirmAction
+          path={path}
+          action={exclude}
+          machine={machine}
+          onClose={() => setMachine(null)}
+          onDone={(words) => {
+            setMachine(null);
+            setSaid(words);
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+interface RowProps {
+  worker: Worker;
+  gpus: boolean;
+  exclude: Action | undefined;
+  onExclude: (machine: string) => void;
+}
+
+const Row = memo(function Row({ worker, gpus, exclude, onExclude }: RowProps) {
+  const { relative, machine } = worker;
+  const silent = (worker.last_word_seconds ?? 0) > SILENT_SECONDS;
+  const why = worker.waiting ?? worker.reason;
+  return (
+    <tr className={worker.straggler ? "el-row-warning" : ""}>
+      <th scope="row">{worker.name}</th>
+      <td data-name="State">
+        <span className={`el-dot el-dot-${tone(worker)}`} aria-hidden="true" /> {worker.straggler ? "straggler" : worker.state}
+        {why && <span className="el-why">{why}</span>}
+      </td>
+      <td data-name="Machine">
+        {machine ?? NOTHING}
+        {machine && exclude && (
+          <button
+            type="button"
+            className="el-link el-row-action"
+            disabled={!exclude.allowed}
+            title={exclude.allowed ? exclude.cost : (exclude.why_not ?? undefined)}
+            onClick={() => onExclude(machine)}
+          >
+            exclude
+          </button>
+        )}
+      </td>
+      <td data-name="Ranks" className="el-num">{ranges(worker.ranks)}</td>
+      <td data-name="Step" className="el-num">{grouped(worker.step)}</td>
+      <td data-name="Step time" className="el-num">{duration(worker.step_seconds)}</td>
+      <td data-name="Against the median">{relative === null ? NOTHING : <Deviation relative={relative} />}</td>
+      <td data-name="CPU" className="el-num">{worker.cpu === null ? NOTHING : worker.cpu.toFixed(1)}</td>
+      <td data-name="Memory" className="el-num">{bytes(worker.memory_bytes)}</td>
+      {gpus && (
+        <td data-name="GPU" className="el-num">
+          {percent(worker.gpu_utilisation)}
+          {worker.gpu_memory_bytes !== null && <span className="el-muted"> {bytes(worker.gpu_memory_bytes)}</span>}
+        </td>
+      )}
+      <td data-name="Last word" className={silent ? "el-num el-text-warning" : "el-num"}>
+        {worker.last_word_seconds === null ? NOTHING : roughly(Math.floor(worker.last_word_seconds))}
+      </td>
+    </tr>
+  );
+});
+
+/** A bar to the right of the middle: slower than the median; to the left: faster. */
+function Deviation({ relative }: { relative: number }) {
+  const share = Math.min(Math.abs(relative - 1), 1) * 50;
+  const slow = relative >= SLOW;
+  return (
+    <span className="el-deviation">
+      <span className="el-deviation-bar" aria-hidden="true">
+        <i
+          className={slow ? "el-slow" : ""}
+          style={{ width: `${share}%`, left: relative >= 1 ? "50%" : `${50 - share}%` }}
+        />
+      </span>
+      <span className={slow ? "el-text-warning" : "el-muted"}>{relative.toFixed(2)}×</span>
+    </span>
+  );
+}
+
+function tone(worker: Worker): string {
+  if (worker.straggler) return "warning";
+  if (worker.waiting !== null) return "waiting";
+  if (/fail|gone|lost|dead/.test(worker.state)) return "error";
+  return /run|train|live|work/.test(worker.state) ? "ok" : "idle";
+}
