@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow check lint format demo bench docs site lock dist check-wheel images image-trainer image-airflow clean
+.PHONY: help setup test test-slow check lint format demo bench screenshots docs site lock dist check-wheel images image-trainer image-airflow clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,7 @@ lint: setup ## style, types, layers, and plain English
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-logo
 	$(PY) -m scripts.plain_english
+	@sh scripts/build_pages $(PY) typecheck
 
 check: ## lint, then test: what CI runs
 	@$(MAKE) --no-print-directory lint
@@ -40,6 +41,9 @@ demo: setup ## watch a real Airflow train, lose a worker, grow and promote (KEEP
 
 bench: setup ## measure, and print the figures
 	$(PY) -m pytest tests/bench -m bench -s $(ARGS)
+
+screenshots: setup ## pictures of the web pages in all states, light and dark, wide and narrow, into .screenshots/
+	@sh scripts/build_pages $(PY) screenshots
 
 docs: setup ## regenerate what is generated in docs/
 	$(PY) docs/generate.py
@@ -82,5 +86,6 @@ image-trainer image-airflow: image-%: dist
 
 clean: ## remove .venv, caches and build output
 	rm -rf .venv .dlrover .docs .demo .setup.lock site dist build .hypothesis
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .screenshots
+	rm -rf airflow_elastic/web/static airflow_elastic/web/ui/node_modules
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -69,9 +69,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = ROOT / "airflow_elastic"
-    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    sources = package / "web" / "ui"  # of the pages, which are built into web/static
+    files = [
+        path
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.is_relative_to(sources)
+    ]
     assert held == {str(path.relative_to(ROOT)) for path in files}
     assert "airflow_elastic/py.typed" in held
+    assert "airflow_elastic/web/static/main.js" in held, "the pages are not built: run `make setup`"
     assert read(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
 
 

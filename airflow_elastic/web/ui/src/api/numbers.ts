@@ -1,12 +1,16 @@
 // JSON has no NaN and no infinity: the server sends them as these texts, and only in places of numbers.
 // A text of a person that reads "NaN" (a name, a reason) must stay a text, so only lists and known places are read.
 
-const special: Record<string, number> = { NaN: Number.NaN, Infinity: Infinity, "-Infinity": -Infinity };
+const special = new Map<unknown, number>([
+  ["NaN", Number.NaN],
+  ["Infinity", Infinity],
+  ["-Infinity", -Infinity],
+]);
 
 /** A number out of JSON, which may be one of the texts above; null for anything else. */
 export function number(value: unknown): number | null {
   if (typeof value === "number") return value;
-  return typeof value === "string" && value in special ? (special[value] as number) : null;
+  return special.get(value) ?? null;
 }
 
 /** The same for a list. */

@@ -116,8 +116,9 @@ function aligned({ times, columns }: PlotData, kind: ChartKind): uPlot.AlignedDa
 }
 
 /** What the heading says: the values under the cursor, else the newest ones. */
-function words(kind: ChartKind, { times, columns }: PlotData, at: number | null): string {
-  const index = at === null ? -1 : indexAt(times, at);
+function words(kind: ChartKind, { times, columns, strange }: PlotData, at: number | null): string {
+  const index = at === null ? times.length - 1 : indexAt(times, at);
+  if (index >= 0 && strange.includes(times[index] as number)) return "not a number";
   return columns
     .map(({ mean, min, max }, column) => {
       const value = at === null ? newest(mean) : mean[index];

@@ -1,5 +1,5 @@
 // How a chart is drawn: bands of attempts behind, lines of events through, the curve with its spread in front.
-import type uPlot from "uplot";
+import uPlot from "uplot";
 import type { AttemptSpan, Condition, Mark } from "../api/types.ts";
 import type { ChartKind } from "./catalogue.ts";
 import type { TimeRange } from "./time_range.ts";
@@ -20,6 +20,8 @@ export interface Backdrop {
 }
 
 export type Colours = (name: string) => string;
+
+const stepped = uPlot.paths.stepped?.({ align: 1 });
 
 export function plotOptions(
   kind: ChartKind,
@@ -103,11 +105,6 @@ function lonely(plot: uPlot, index: number, first: number, last: number): boolea
   return index > 0 && last - first <= 1 && plot.data[0].length > 0;
 }
 
-const stepped: uPlot.Series.PathBuilder = (plot, index, first, last) => {
-  const builder = (plot.constructor as typeof uPlot).paths.stepped?.({ align: 1 });
-  return builder ? builder(plot, index, first, last) : null;
-};
-
 /** The colour, nearly transparent. Colours of our style sheets are #rrggbb. */
 export function faded(colour: string, share: number): string {
   const part = Math.round(share * 255).toString(16).padStart(2, "0");
@@ -133,7 +130,7 @@ function behind(plot: uPlot, { range, attempts, conditions }: Backdrop, colour: 
   ctx.restore();
 }
 
-const LINES: Partial<Record<Mark["kind"], string>> = { failure: "red", scale: "blue", phase: "violet" };
+const LINES: Partial<Record<Mark["kind"], string>> = { failure: "amber", scale: "blue", phase: "violet" };
 
 function before(plot: uPlot, { range, marks, strange }: Backdrop, colour: Colours): void {
   const { ctx, bbox } = plot;

@@ -25,11 +25,11 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
   return (
     <tr className={damaged ? "el-row-error" : ""}>
       <th scope="row" className="el-num">{grouped(step)}</th>
-      <td data-name="Committed">
-        {ago(age)} <span className="el-muted"><Moment at={at} /></span>
+      <td data-name="Committed" className="el-when">
+        {ago(age)} <span className="el-sub"><Moment at={at} /></span>
       </td>
       <td data-name="Size" className="el-num">{bytes(checkpoint.bytes)}</td>
-      <td data-name="Kept in">
+      <td data-name="Kept in" className="el-tiers">
         {TIERS.map(({ name, word, meaning }) => (
           <span key={name} className={tiers.includes(name) ? "el-tier" : "el-tier el-tier-off"} title={meaning}>
             {tiers.includes(name) ? word : <s>{word}</s>}
@@ -47,7 +47,7 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
           {measure(number(checkpoint.metric))}
         </td>
       )}
-      <td data-name="Verified">{verified === null ? <span className="el-muted">not yet</span> : <Moment at={verified} />}</td>
+      <td data-name="Verified" className="el-when">{verified === null ? <span className="el-muted">not yet</span> : <Moment at={verified} />}</td>
       <td data-name="Remarks">
         {damaged && <span className="el-text-error">Damaged: {damaged}</span>}
         {pinned && (

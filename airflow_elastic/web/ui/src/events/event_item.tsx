@@ -20,7 +20,7 @@ export const EventItem = memo(function EventItem({ event }: { event: EventRow })
         <p>
           {level !== "info" && <span className="el-hidden">{level}: </span>}
           {text}
-          {attempt !== null && <span className="el-chip">attempt {attempt}</span>}
+          {attempt !== null && !text.includes(`attempt ${attempt}`) && <span className="el-chip">attempt {attempt}</span>}
           {log && (
             <Link className="el-event-log" to={viewLink(words, "logs", place(log))}>
               log of rank {log.rank}

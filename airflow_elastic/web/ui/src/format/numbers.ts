@@ -2,6 +2,10 @@
 
 export const NOTHING = "–";
 
+/** A line never breaks between a number and its unit, nor within a number. */
+export const GAP = "\u00a0";
+const THIN_GAP = "\u202f";
+
 /** A loss or a metric: four significant digits. */
 export function measure(value: number | null | undefined): string {
   if (value === null || value === undefined) return NOTHING;
@@ -17,7 +21,7 @@ export function measure(value: number | null | undefined): string {
 /** A count, with groups of three digits: 12 400. */
 export function grouped(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
-  return Math.round(value).toString().replace("-", "−").replace(/\B(?=(\d{3})+(?!\d))/g, " ");
+  return Math.round(value).toString().replace("-", "−").replace(/\B(?=(\d{3})+(?!\d))/g, THIN_GAP);
 }
 
 /** A rate: three significant digits, and groups where it is large. */
@@ -30,9 +34,9 @@ export function rate(value: number | null | undefined): string {
 export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined || !Number.isFinite(share)) return NOTHING;
   const value = share * 100;
-  if (value >= 99.95 && share < 1) return "99.9 %";
-  if (value > 0 && value < 0.05) return "< 0.1 %";
-  return `${value.toFixed(value >= 99.95 || value === 0 ? 0 : 1)} %`;
+  if (value >= 99.95 && share < 1) return `99.9${GAP}%`;
+  if (value > 0 && value < 0.05) return `<${GAP}0.1${GAP}%`;
+  return `${value.toFixed(value >= 99.95 || value === 0 ? 0 : 1)}${GAP}%`;
 }
 
 const UNITS = ["bytes", "kB", "MB", "GB", "TB", "PB"];
@@ -46,7 +50,7 @@ export function bytes(value: number | null | undefined): string {
     size /= 1000;
     unit += 1;
   }
-  return `${unit === 0 || size >= 99.95 ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`;
+  return `${unit === 0 || size >= 99.95 ? Math.round(size) : size.toFixed(1)}${GAP}${UNITS[unit]}`;
 }
 
 /** 1 worker, 2 workers */

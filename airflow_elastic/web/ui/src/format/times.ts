@@ -1,15 +1,15 @@
 // Times and durations. A time is in epoch seconds, and is shown in the time zone that Airflow's pages show.
-import { NOTHING } from "./numbers.ts";
+import { GAP, NOTHING } from "./numbers.ts";
 
 /** 340 ms, 1.8 s, 45 s, 3 min 20 s, 2 h 05 min, 3 d 4 h */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NOTHING;
   const value = Math.max(0, seconds);
-  if (value === 0) return "0 s";
-  if (value < 0.9995) return value < 0.01 ? `${(value * 1000).toPrecision(2)} ms` : `${Math.round(value * 1000)} ms`;
-  if (value < 9.95) return `${value.toFixed(1)} s`;
+  if (value === 0) return `0${GAP}s`;
+  if (value < 0.9995) return value < 0.01 ? `${(value * 1000).toPrecision(2)}${GAP}ms` : `${Math.round(value * 1000)}${GAP}ms`;
+  if (value < 9.95) return `${value.toFixed(1)}${GAP}s`;
   const whole = Math.round(value);
-  if (whole < 60) return `${whole} s`;
+  if (whole < 60) return `${whole}${GAP}s`;
   if (whole < 3600) return two(Math.floor(whole / 60), "min", whole % 60, "s");
   const minutes = Math.round(value / 60);
   if (minutes < 24 * 60) return two(Math.floor(minutes / 60), "h", minutes % 60, "min");
@@ -18,19 +18,20 @@ export function duration(seconds: number | null | undefined): string {
 }
 
 function two(large: number, unit: string, small: number, part: string): string {
-  return small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${part}`;
+  return `${large}${GAP}${unit}` + (small === 0 ? "" : `${GAP}${small}${GAP}${part}`);
 }
 
 /** Like duration, but only its largest unit: for places that are narrow or change fast. */
 export function roughly(seconds: number | null | undefined): string {
-  const words = duration(seconds).split(" ");
-  return words.slice(0, 2).join(" ");
+  if (seconds !== null && seconds !== undefined && seconds >= 1 && seconds < 10) return `${Math.round(seconds)}${GAP}s`;
+  return duration(seconds).split(GAP).slice(0, 2).join(GAP);
 }
 
-/** 2 min ago; a time that lies ahead by a wrong clock is "now". */
+/** 2 min ago, 1 h 20 min ago; a time that lies ahead by a wrong clock is "now". */
 export function ago(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return NOTHING;
-  return seconds < 1 ? "now" : `${roughly(Math.floor(seconds))} ago`;
+  if (seconds < 1) return "now";
+  return `${seconds < 3600 ? roughly(Math.floor(seconds)) : duration(seconds)} ago`;
 }
 
 const formats = new Map<string, Intl.DateTimeFormat>();

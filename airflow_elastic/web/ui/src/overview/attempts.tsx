@@ -10,7 +10,7 @@ export function Attempts({ overview }: { overview: Overview }) {
   if (newestFirst.length === 0) return null;
   return (
     <Panel title={count(newestFirst.length, "attempt")}>
-      <ol className="el-attempts">
+      <ol className="el-attempts" tabIndex={0} aria-label="Attempts, the newest first">
         {newestFirst.map((attempt) => (
           <li key={attempt.number} className={`el-cause-${causeClass(attempt)}`}>
             <b className="el-attempt-number">{attempt.number}</b>

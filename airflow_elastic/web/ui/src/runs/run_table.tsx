@@ -1,6 +1,7 @@
 // A row for each run. A heading sorts by its column; a second click turns the order round.
 import type { RunRow as Row } from "../api/types.ts";
 import { RunTableRow } from "./run_table_row.tsx";
+import { nextSort } from "./sort.ts";
 
 interface Props {
   runs: readonly Row[];
@@ -26,13 +27,6 @@ const COLUMNS: Column[] = [
   { word: "Restarts", key: "restarts", numeric: true },
   { word: "Last news", key: "updated", numeric: true },
 ];
-
-/** The order after a click: numbers and times begin with the largest, words with the first. */
-export function nextSort(sort: string, key: string, numeric: boolean): string {
-  if (sort === key) return `-${key}`;
-  if (sort === `-${key}`) return key;
-  return numeric && key !== "eta" ? `-${key}` : key;
-}
 
 export function RunTable({ runs, now, sort, onSort }: Props) {
   const sorted = sort.replace(/^-/, "");

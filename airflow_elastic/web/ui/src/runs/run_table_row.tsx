@@ -7,7 +7,7 @@ import { grouped, measure, percent } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { StateBadge } from "../parts/badge.tsx";
 import { Ago } from "../parts/moment.tsx";
-import { Sparkline } from "../parts/sparkline.tsx";
+import { Sparkline } from "../parts/spark.tsx";
 import { pageOf } from "../run/where.ts";
 
 export const RunTableRow = memo(function RunTableRow({ run, now }: { run: RunRow; now: number }) {

@@ -1,11 +1,4 @@
-// A tiny curve without axes: whether something goes up or down.
-
-interface Props {
-  values: readonly (number | null)[];
-  label: string;
-  width?: number;
-  height?: number;
-}
+// The curve of a sparkline.
 
 /** The path of the curve, with a gap where a value is missing. */
 export function sparkPath(values: readonly (number | null)[], width: number, height: number): string {
@@ -26,14 +19,4 @@ export function sparkPath(values: readonly (number | null)[], width: number, hei
     pen = "L";
   });
   return path;
-}
-
-export function Sparkline({ values, label, width = 80, height = 22 }: Props) {
-  const path = sparkPath(values, width, height);
-  if (!path) return <span className="el-faint">–</span>;
-  return (
-    <svg className="el-spark" width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label={label}>
-      <path d={path} fill="none" stroke="currentColor" strokeWidth="1.5" strokeLinejoin="round" />
-    </svg>
-  );
 }

@@ -1,0 +1,132 @@
+// Each view shows what the server says.
+import assert from "node:assert/strict";
+import { after, afterEach, before, test } from "node:test";
+import type { Page } from "playwright-core";
+import { type Session, start } from "./browser.ts";
+
+let session: Session;
+before(async () => {
+  session = await start();
+});
+after(() => session.close());
+
+let opened: Page[] = [];
+afterEach(async () => {
+  await Promise.all(opened.map((page) => page.close())); // an open page asks on and on
+  opened = [];
+});
+
+const see = async (query: string, ...words: (string | RegExp)[]) => {
+  const page = await session.open(query);
+  opened.push(page);
+  for (const word of words) await page.getByText(word).first().waitFor();
+  return page;
+};
+
+test("the list shows runs and totals, sorts, filters, and leads to a run", async () => {
+  const page = await see("", "gpt-medium-pretrain", "Workers in use", "thirty-days");
+  await page.getByRole("button", { name: "Goodput" }).click();
+  await page.getByRole("columnheader", { name: "Goodput" }).and(page.locator("[aria-sort=descending]")).waitFor();
+  await page.getByRole("button", { name: /^Failed/ }).click();
+  await page.getByText("gpt-medium-pretrain").waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "resnet-imagenet" }).click();
+  await page.getByRole("heading", { name: "Why it failed" }).waitFor();
+  assert.match(page.url(), /run=run%2Ffailed/);
+});
+
+test("the overview says how it is, how far it is, what it would lose, and draws a chart of each kind", async () => {
+  const page = await see("?run=run/running", "Training, all 8 workers at work", /a failure now loses/, /done about/);
+  for (const name of ["Loss", "accuracy", "Samples per second", "Step time", "World size", "Goodput"]) {
+    await page.getByRole("img", { name: new RegExp(`^${name} over time: now `) }).waitFor();
+  }
+  assert.equal(await page.locator(".el-lane-attempt").count(), 3);
+});
+
+test("all charts have one cursor, and a mark says what it was, by mouse and by keys", async () => {
+  const page = await see("?run=run/running");
+  const plots = page.locator(".el-plot .u-over");
+  await plots.nth(4).waitFor();
+  await plots.first().hover({ position: { x: 300, y: 30 } });
+  await page.waitForFunction(() => {
+    const lines = [...document.querySelectorAll<HTMLElement>(".u-cursor-x")].map((line) => line.style.transform);
+    return lines.length >= 5 && new Set(lines).size === 1 && !lines[0]?.includes("-10px");
+  });
+  await page.locator(".el-lane-cursor").waitFor();
+  await page.locator(".el-mark.el-level-error").first().hover();
+  await page.getByRole("tooltip").getByText(/attempt 1 ended: rank 21 on node-2 failed/).waitFor();
+  await page.mouse.move(5, 5);
+  await page.locator(".el-mark[tabindex='0']").focus();
+  await page.keyboard.press("End");
+  await page.getByRole("tooltip").getByText(/checkpoint \d+ committed/).first().waitFor();
+});
+
+test("a stretch of time is chosen by a drag, is kept in the address, and can be left", async () => {
+  const page = await see("?run=run/running");
+  const plot = page.locator(".el-plot .u-over").first();
+  const box = await plot.boundingBox();
+  assert.ok(box);
+  await page.mouse.move(box.x + 200, box.y + 50);
+  await page.mouse.down();
+  await page.mouse.move(box.x + 500, box.y + 50, { steps: 4 });
+  await page.mouse.up();
+  await page.waitForURL(/from=\d+/);
+  await page.getByRole("button", { name: "Whole run" }).click();
+  await page.waitForURL((url) => !url.searchParams.has("from"));
+});
+
+test("workers are grouped by unit, the straggler stands out, and a thousand ranks are one map", async () => {
+  const page = await see("?run=run/slow&view=workers", "Unit 0", "Unit 1", "straggler", /rank 26 takes 1\.88 times/);
+  await page.getByRole("button", { name: /Out of line/ }).click();
+  await page.getByRole("rowheader", { name: "node-0" }).waitFor({ state: "detached" });
+  const large = await see("?run=run/large&view=workers", "256 workers");
+  const map = large.getByRole("group", { name: /Map of step times, 1024 ranks/ });
+  await map.focus();
+  await large.keyboard.press("ArrowDown");
+  await large.getByText(/^Rank 1 at 2026-/).waitFor();
+});
+
+test("events have their evidence and lead to the log line", async () => {
+  const page = await see("?run=run/failed&view=events", /attempt 4 ended/);
+  await page.getByRole("button", { name: "Errors" }).click();
+  await page.getByText(/checkpoint \d+ committed/).first().waitFor({ state: "detached" });
+  await page.getByText("Traceback, Exit code").first().click();
+  await page.getByText(/torch\.OutOfMemoryError: CUDA out of memory\. Tried/).first().waitFor();
+  await page.getByRole("link", { name: "log of rank 5" }).first().click();
+  await page.waitForURL(/view=logs&attempt=4&rank=5/);
+});
+
+test("logs begin at the end with the rank that failed, are searched, and grow at the front", async () => {
+  const page = await see("?run=run/failed&view=logs", /Tried to allocate/);
+  assert.equal(await page.getByLabel("Rank", { exact: true }).locator("option").first().innerText(), "Rank 5, failed");
+  const log = page.getByRole("log");
+  assert.ok(await log.evaluate((element) => element.scrollHeight - element.scrollTop - element.clientHeight < 5));
+  await log.evaluate((element) => element.scrollTo(0, 0));
+  await page.getByRole("button", { name: "Show earlier output" }).click();
+  await page.getByRole("button", { name: "Show earlier output" }).waitFor({ state: "detached" });
+  await page.getByRole("searchbox").fill("data loader");
+  await page.getByText(/12 lines found/).waitFor();
+  await page.getByRole("region", { name: "Lines that were found" }).getByRole("button").last().click();
+  await page.waitForURL(/at=\d+/);
+});
+
+test("checkpoints show where they are kept, which are damaged and which are pinned", async () => {
+  await see("?run=run/running&view=checkpoints", "17 checkpoints", /Damaged: model\.4\.weight/, /Pinned by ada/, "Used by vit-finetune");
+});
+
+test("every state has a page of its own", async () => {
+  await see("?run=run/waiting", /2 of 4 workers wait for capacity/);
+  await see("?run=run/scaled", "Training with 16 workers since 14:02");
+  await see("?run=run/empty", "No history yet. It begins with the first steps that the ranks report.");
+  await see("?run=run/empty&view=workers", "No worker yet.");
+  await see("?run=run/empty&view=checkpoints", /No checkpoint yet/);
+  await see("?run=run/nan", "NaN", /points not a number/);
+  await see("?run=run/succeeded", "Success", /^Ended 2026-/);
+  await see("?run=run/none", "there is no such run");
+});
+
+test("times are in the zone that was chosen, and change with it", async () => {
+  const page = await session.open("?run=run/failed&view=events", { zone: "Asia/Tokyo" });
+  await page.getByText("2026-09-21 23:01:20").first().waitFor();
+  await page.getByLabel("Time zone").selectOption("UTC");
+  await page.getByText("2026-09-21 14:01:20").first().waitFor();
+});

@@ -1,0 +1,46 @@
+// Pictures of the pages in all states: `make screenshots` puts them into .screenshots/.
+// `npm run screenshots -- slow` makes only those whose name has this in it.
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+import { PLANS } from "./fixtures/plan.ts";
+import { serve } from "./fixtures/server.ts";
+
+const folder = process.env.SCREENSHOTS ?? join(import.meta.dirname, "..", "..", "..", "..", ".screenshots");
+const only = process.argv[2] ?? "";
+const VIEWS = ["workers", "events", "logs", "checkpoints"];
+const SIZES = { wide: { width: 1280, height: 1000 }, narrow: { width: 390, height: 844 } };
+
+const pages = [
+  { name: "list", query: "" },
+  ...PLANS.map(({ id }) => ({ name: `${id}-overview`, query: `?run=run/${id}` })),
+  ...["slow", "failed", "large", "hostile", "empty"].flatMap((id) =>
+    VIEWS.map((view) => ({ name: `${id}-${view}`, query: `?run=run/${id}&view=${view}` })),
+  ),
+];
+
+mkdirSync(folder, { recursive: true });
+const fixture = await serve();
+const executablePath = process.env.CHROMIUM || "/usr/bin/chromium";
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+let made = 0;
+for (const mode of ["light", "dark"] as const) {
+  for (const [size, viewport] of Object.entries(SIZES)) {
+    const context = await browser.newContext({ viewport, colorScheme: mode, timezoneId: "Europe/Berlin", reducedMotion: "reduce" });
+    const page = await context.newPage();
+    for (const { name, query } of pages) {
+      const file = `${name}-${mode}-${size}.png`;
+      if (!file.includes(only)) continue;
+      await page.goto(`${fixture.url}/${query}`);
+      await page.locator(".el-header").waitFor();
+      await page.locator(".el-loading").waitFor({ state: "detached" });
+      await page.waitForTimeout(300); // charts draw after their data are there
+      await page.screenshot({ path: join(folder, file), fullPage: true });
+      made += 1;
+    }
+    await context.close();
+  }
+}
+await browser.close();
+await fixture.close();
+console.log(`${made} pictures in ${folder}`);

@@ -1,0 +1,53 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { pause } from "../../src/api/loop.ts";
+import { chosen, rankOptions } from "../../src/logs/choose.ts";
+import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
+import { nextSort } from "../../src/runs/sort.ts";
+import { heatColour, loudness, slowestRow } from "../../src/workers/heat_scale.ts";
+
+test("a task instance leads to its run, whatever its ids are made of", () => {
+  assert.equal(runOf({}), null);
+  assert.equal(runOf({ dagId: "a/b", runId: "manual__2026-01-01T00:00:00+00:00", taskId: "t" }), "ti/a%2Fb/manual__2026-01-01T00%3A00%3A00%2B00%3A00/t/-1");
+  const row = { path: "run/x", dag_id: "d g", run_id: "r+1", task_id: "g.t", map_index: 3 };
+  assert.equal(pageOf(row), "/dags/d%20g/runs/r%2B1/tasks/g.t/mapped/3/plugin/training");
+  assert.equal(pageOf({ path: "run/a_b-" }), "?run=run%2Fa_b-");
+});
+
+test("the link of a tab keeps the run and nothing of another tab", () => {
+  const words = new URLSearchParams("run=run/x&view=logs&q=error&rank=3");
+  assert.equal(viewLink(words, "overview"), "?run=run%2Fx");
+  assert.equal(viewLink(words, "logs", { attempt: 2, rank: 5 }), "?run=run%2Fx&view=logs&attempt=2&rank=5");
+  assert.equal(viewOf("nonsense"), "overview");
+});
+
+test("after failures the pause grows, up to a minute", () => {
+  assert.deepEqual([0, 1, 2, 30].map((failures) => pause(3000, failures)), [3000, 6000, 12_000, 60_000]);
+  assert.equal(pause(120_000, 3), 120_000);
+});
+
+test("the log of the rank that failed is shown first", () => {
+  const rank = (number: number, failed = false) => ({ rank: number, generation: 1, bytes: 1, failed });
+  const index = { attempts: [{ number: 1, ranks: [rank(0), rank(1, true)] }, { number: 2, ranks: [rank(0), rank(1)] }], default: { attempt: 2, rank: 1 } };
+  assert.deepEqual(chosen(index, null, null), { attempt: 2, rank: 1 });
+  assert.deepEqual(chosen(index, "1", null), { attempt: 1, rank: 1 });
+  assert.deepEqual(chosen(index, "1", "0"), { attempt: 1, rank: 0 });
+  assert.deepEqual(chosen(index, "9", "0"), { attempt: 2, rank: 1 });
+  assert.equal(chosen({ attempts: [], default: null }, null, null), null);
+  assert.deepEqual(rankOptions([rank(0), rank(1), rank(1, true)]).map(({ word }) => word), ["Rank 1, failed", "Rank 0"]);
+});
+
+test("a heading sorts by itself, and turns round when it does already", () => {
+  assert.equal(nextSort("-updated", "goodput", true), "-goodput");
+  assert.equal(nextSort("-goodput", "goodput", true), "goodput");
+  assert.equal(nextSort("-updated", "name", false), "name");
+  assert.equal(nextSort("-updated", "eta", true), "eta");
+});
+
+test("the median is quiet, and twice the median is as loud as it gets", () => {
+  assert.deepEqual([0.5, 1, 1.5, 2, 9].map((seconds) => loudness(seconds, 1)), [0, 0, 0.5, 1, 1]);
+  assert.equal(loudness(1, 0), 0);
+  assert.notDeepEqual(heatColour(0, true), heatColour(1, true));
+  assert.deepEqual(slowestRow({ t: [1], ranks: [0, 1], rows: [[1], [1.9]], p50: 1, p99: 2 }), { row: 1, relative: 1.9 });
+  assert.equal(slowestRow({ t: [1], ranks: [0], rows: [[null]], p50: 1, p99: 2 }), null);
+});
