@@ -36,7 +36,7 @@ def run(*words: str) -> None:
         text=True,
         check=False,
     )
-    print(done.stdout)  # with the times of first paint
+    print(done.stdout)  # noqa: T201 - has the times of first paint
     assert done.returncode == 0, done.stdout + done.stderr
 
 
