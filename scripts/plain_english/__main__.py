@@ -16,7 +16,10 @@ PAGES = ("CONTRIBUTING.md", "README.md")
 def project_files() -> list[Path]:
     """All files that are checked by default."""
     found = (
-        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py")
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".md", ".py") and "node_modules" not in path.parts
     )
     return sorted([*found, *(ROOT / page for page in PAGES)])
 
