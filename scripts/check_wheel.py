@@ -44,6 +44,7 @@ BRINGS: dict[str, frozenset[str]] = {
     "runtime": _TORCH,
     "s3": _BOTO,
     "safetensors": frozenset({"safetensors"}),
+    "tensorboard": frozenset({"numpy", "tensorboard"}),
     "ui": frozenset({"fastapi", "starlette", "uvicorn"}),
 }
 

@@ -107,6 +107,7 @@ def document(
         "placement": [] if state.ended else list(placement),
         "excluded_machines": sorted(state.excluded),
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
+        "usage": [encode(one) for one in told.usage] if told and not state.ended else [],
         "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
         "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
         "seconds": spent,

@@ -163,6 +163,12 @@ DOCUMENT: Mapping[str, Field] = {
         "list",
         "newest report of each rank while the run goes on; see below",
     ),
+    "usage": Field(
+        "list",
+        "what each worker uses while the run goes on, with `worker`, `at`, `machine` and `ranks`. `cpu` is in "
+        "processors, `gpu_utilisation` from 0 to 1. `memory_bytes`, `gpu_memory_bytes` and `state_bytes` are bytes. "
+        "`received_bytes_per_second` and `sent_bytes_per_second` are of the network. What is not known is left out",
+    ),
     "stragglers": Field(
         "list",
         "the ranks that hold all others up now. Their forward pass takes more than 3 ms, and more than "

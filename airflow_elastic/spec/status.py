@@ -234,6 +234,37 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUsage:
+    """What one worker uses of its machine. None: unknown.
+
+    Attributes:
+        worker: its name.
+        at: when it was measured, epoch seconds.
+        machine: the name of its machine.
+        ranks: the numbers of its ranks.
+        cpu: processors in use; 1.5 are one and a half.
+        memory_bytes: memory of its processes. What they share counts once.
+        gpu_utilisation: the share of time in which its GPUs compute, from 0 to 1; the mean of all.
+        gpu_memory_bytes: memory in use of its GPUs, together.
+        received_bytes_per_second: what it gets over the network; unknown if it shares the machine with other workers.
+        sent_bytes_per_second: what it sends; unknown as well in that case.
+        state_bytes: memory and disk that states of the training take on its machine, also those of another worker.
+    """
+
+    worker: str
+    at: float
+    machine: str = ""
+    ranks: tuple[int, ...] = ()
+    cpu: float | None = None
+    memory_bytes: int | None = None
+    gpu_utilisation: float | None = None
+    gpu_memory_bytes: int | None = None
+    received_bytes_per_second: float | None = None
+    sent_bytes_per_second: float | None = None
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """A part of an attempt with one set of ranks: from one rendezvous to the next, or to the end of the attempt.
 
@@ -299,6 +330,7 @@ class Progress:
             there is none.
         writing_seconds: how long it took to write the newest save to storage, as far as agents know.
         phases: the trainings of the run so far, in order, where its script names them.
+        usage: what each worker uses of its machine, as it last said.
     """
 
     attempt: int
@@ -320,3 +352,4 @@ class Progress:
     left_out: int = -1
     writing_seconds: float = 0.0
     phases: tuple[PhaseRecord, ...] = ()
+    usage: tuple[WorkerUsage, ...] = ()

@@ -10,6 +10,7 @@ node-1/agent.json      the agent of worker 1, created exclusively: a worker is s
 node-1/result.json     how it ended; an agent that is gone without this file was killed
 node-1/ended           it is done, except for copying its logs to the run's storage
 node-1/g0002-rank-3.*  a rank's page and its report
+node-1/usage.json      what the worker uses of the machine
 node-1/g0002.failed    its ranks have failed, and its agent stands by
 node-1/restore-2/      files that its ranks of generation 2 fetch for each other, while they read a checkpoint
 news                   a pipe: agents write to it to wake the watchers of the job

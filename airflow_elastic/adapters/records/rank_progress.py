@@ -17,7 +17,10 @@ from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Memb
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.status import Progress, RankReport, Stretch
+from airflow_elastic.spec.status import Progress, RankReport, Stretch, WorkerUsage
+
+#: The document of a worker that says what it uses of the machine.
+USAGE = "usage.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ def gather_files(files: JobFiles, record: JobRecord) -> Progress:
             told.append(
                 GenerationProgress(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number)))
             )
-    return gather(record, attempt, told)
+    newest = told[-1].members.nodes if told else ()
+    usage = (files.read(f"node-{node}/{USAGE}", WorkerUsage) for node in newest)
+    return replace(gather(record, attempt, told), usage=tuple(filter(None, usage)))
 
 
 def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) -> Progress:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_elastic.core.goodput import goodput
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
-    from airflow_elastic.spec.status import Progress
+    from airflow_elastic.spec.status import Progress, WorkerUsage
+
+#: What is kept of each worker: fields of `WorkerUsage`.
+USAGE = (
+    "cpu",
+    "memory_bytes",
+    "gpu_utilisation",
+    "gpu_memory_bytes",
+    "received_bytes_per_second",
+    "sent_bytes_per_second",
+    "state_bytes",
+)
 
 #: The most metrics of a script that are kept, and the longest names.
 MOST_METRICS, MOST_LETTERS = 256, 200
@@ -45,9 +56,19 @@ def training_values(progress: Progress) -> dict[str, float]:
 
 
 def training_rows(progress: Progress) -> dict[str, dict[str, float]]:
-    """The numbers of each rank, by the names of their matrices."""
+    """The step times of all ranks, by the name of their matrix."""
     steps = {str(rank.rank): rank.step_seconds for rank in progress.ranks if rank.step_seconds > 0}
     return {"step_seconds": steps} if steps else {}
+
+
+def usage_rows(usage: Iterable[WorkerUsage]) -> dict[str, dict[str, float]]:
+    """What each worker uses of its machine, by the names of the matrices."""
+    found: dict[str, dict[str, float]] = {}
+    for one in usage:
+        for name in USAGE:
+            if (value := getattr(one, name)) is not None:
+                found.setdefault(name, {})[one.worker] = value
+    return found
 
 
 def controller_values(state: RunState, progress: Progress | None, now: float) -> dict[str, float]:

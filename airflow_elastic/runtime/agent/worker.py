@@ -30,7 +30,7 @@ from airflow_elastic.runtime.tiers.shared_memory import KEEPS, StagingSlots
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, StoreError
-from airflow_elastic.spec.status import RankError
+from airflow_elastic.spec.status import RankError, WorkerUsage
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.tiers.peers.peer_server import PeerServer
@@ -80,6 +80,7 @@ class Worker:
         keep_logs: notes where its ranks write their logs, which a thread copies to storage.
         unattended: why it ends without an order; None if it does not.
         standing_by: whether its ranks have failed, and it waits for a generation with new ones.
+        usage: what it uses of its machine, as last measured.
     """
 
     files: JobFiles
@@ -101,6 +102,7 @@ class Worker:
     keep_logs: Callable[[], None] = field(default=lambda: None)
     shortage: MemoryShortage = field(default_factory=MemoryShortage)
     processes: dict[int, Process] = field(default_factory=dict)
+    usage: WorkerUsage | None = None
     _park_at: float | None = None
     _half_over: bool = False
     _failed: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from airflow_elastic.adapters.records.job_files import attempt_of
 from airflow_elastic.adapters.records.rank_progress import (
+    USAGE,
     GenerationProgress,
     RankProgress,
     gather,
@@ -19,6 +21,7 @@ from airflow_elastic.adapters.records.rank_progress import (
 )
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.status import WorkerUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,18 +35,22 @@ _LAST_WORDS_SECONDS = 3.0
 
 
 class FolderChannel:
-    """For workers on one machine: the lead reads the pages of all ranks."""
+    """For workers on one machine: the lead reads the pages of all ranks, and what each worker says of its usage."""
 
     def __init__(self, node: Worker) -> None:
         self._node = node
+        self._written: WorkerUsage | None = None
 
     def __call__(self, last: bool) -> Progress | None:
         """The progress, if this worker reports it: the lead does, and a worker whose ranks have failed.
 
         The lead of that worker may be gone.
         """
-        reports = self._node.is_lead or self._node.standing_by
-        return gather_files(self._node.files, self._node.record) if reports else None
+        node = self._node
+        if node.usage is not None and node.usage != self._written:
+            self._written = node.usage
+            node.files.write(f"node-{node.index}/{USAGE}", node.usage)
+        return gather_files(node.files, node.record) if node.is_lead or node.standing_by else None
 
 
 class LeadChannel:
@@ -78,6 +85,8 @@ class LeadChannel:
                 self._client = self._connect()
             if not lead:
                 self._client.set(f"told/{node.index}", json.dumps(encode(own)))
+                if node.usage is not None:
+                    self._client.set(f"used/{node.index}", json.dumps(encode(node.usage)))
                 if last:
                     self._client.set(f"last/{node.index}", "")
                 return None
@@ -85,15 +94,13 @@ class LeadChannel:
             if last:
                 self._wait_for_last_words(others)
             ranks = [*own, *(rank for index in others for rank in self._heard(index))]
+            usage = tuple(filter(None, (node.usage, *map(self._used, others))))
         except RuntimeError:  # from torch: the lead, or its store, is gone
             self._client = None
             return None
         self._keep(members, ranks)
-        return (
-            gather(node.record, self._attempt, [self._reported[number] for number in sorted(self._reported)])
-            if self._reported
-            else None
-        )
+        told = [self._reported[number] for number in sorted(self._reported)]
+        return replace(gather(node.record, self._attempt, told), usage=usage) if told else None
 
     def _keep(self, members: Members, ranks: list[RankProgress]) -> None:
         began = self._node.files.began(members.generation)
@@ -114,6 +121,15 @@ class LeadChannel:
                 yield from (decode(RankProgress, one) for one in json.loads(self._client.get(key)))
             except (ValueError, SpecError):
                 return
+
+    def _used(self, index: int) -> WorkerUsage | None:
+        key = f"used/{index}"
+        if self._client is None or not self._client.check([key]):
+            return None
+        try:
+            return decode(WorkerUsage, json.loads(self._client.get(key)))
+        except (ValueError, SpecError):
+            return None
 
     def _wait_for_last_words(self, others: tuple[int, ...]) -> None:
         keys = [f"last/{index}" for index in others]

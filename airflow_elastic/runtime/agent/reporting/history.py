@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records.history import TRAINING, HistoryWriter
-from airflow_elastic.core.history.samples import has_moved, training_rows, training_values
+from airflow_elastic.core.history.samples import has_moved, training_rows, training_values, usage_rows
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -32,20 +32,25 @@ class HistoryKeeper:
         self._writer: HistoryWriter | None = None
         self._former: list[HistoryWriter] = []  # of earlier attempts
         self._last: Progress | None = None
+        self._measured: dict[str, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="history", daemon=True)
 
     def keep(self, progress: Progress) -> None:
         """Keep the numbers of a report of all workers. Does not wait for storage."""
-        if not self._node.is_lead or not has_moved(progress, self._last):
+        moved = has_moved(progress, self._last)
+        used = [one for one in progress.usage if self._measured.get(one.worker) != one.at]
+        if not self._node.is_lead or not (moved or used):
             return
         self._last = progress
+        self._measured = {one.worker: one.at for one in progress.usage}
         writer = self._writer
         if writer is None or writer.attempt != progress.attempt:
             if writer is not None:
                 self._former.append(writer)
             self._writer = writer = HistoryWriter(self._node.store, TRAINING, attempt=progress.attempt)
-        writer.add(progress.at, training_values(progress), training_rows(progress))
+        rows = {**(training_rows(progress) if moved else {}), **usage_rows(used)}
+        writer.add(progress.at, training_values(progress) if moved else {}, rows)
         if not self._thread.is_alive() and not self._over.is_set():
             self._thread.start()
 

@@ -11,6 +11,7 @@ from airflow_elastic.adapters.records.reports import read_orders, write_progress
 from airflow_elastic.runtime.agent.reporting.controller_lease import ControllerLease
 from airflow_elastic.runtime.agent.reporting.history import HistoryKeeper
 from airflow_elastic.runtime.agent.reporting.stacks import ask_ranks
+from airflow_elastic.runtime.agent.reporting.usage import UsageMeter
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 
@@ -47,7 +48,7 @@ class Reporter:
         self._orders, self._generation = 0, 0  # orders to save for the ranks of this generation
         self._stacks: str | None = None  # the newest request for stacks
         self._lock = threading.Lock()  # one report at a time: by the thread, or by a call of `now`
-        self._history = HistoryKeeper(node)
+        self._history, self._usage = HistoryKeeper(node), UsageMeter(node)
         self._lease = ControllerLease(node.store, node.record.spec.health.unattended_seconds)
 
     def start(self) -> None:
@@ -76,6 +77,7 @@ class Reporter:
     def _report(self, *, last: bool) -> None:
         try:
             self._node.shortage.look()
+            self._usage.look()
             progress = self._tell(last)
             if progress is not None:
                 write_progress(self._node.store, progress)
