@@ -393,3 +393,4 @@ class Controller:
             plain = document(self._store.uri, self.state, self._progress, self._now(), wait, placement)
             self._published_at = time.monotonic()
             await asyncio.to_thread(reports.write_status, self._store, plain)
+            self._observer.on_published(self.state, self._progress)

@@ -23,6 +23,9 @@ class Observer:
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
         """The controller has looked around: a good moment to fetch output."""
 
+    def on_published(self, state: RunState, progress: Progress | None) -> None:
+        """The status document was written: every few seconds as long as a controller is at work."""
+
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
         """The workers of the attempt wait for something else than before, or for nothing any more: see
         `JobStatus.wait`.
