@@ -42,3 +42,34 @@ class Observer:
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         """Storage or engine are out of reach, for the `times`-th time in a row; the next try is in `pause` seconds."""
+
+
+class Observers(Observer):
+    """Several observers, called one after the other."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
+        for one in self._observers:
+            one.on_event(event, before, state)
+
+    async def on_progress(self, state: RunState, progress: Progress) -> None:
+        for one in self._observers:
+            await one.on_progress(state, progress)
+
+    async def on_look(self, state: RunState, progress: Progress | None) -> None:
+        for one in self._observers:
+            await one.on_look(state, progress)
+
+    def on_waiting(self, state: RunState, job: JobStatus) -> None:
+        for one in self._observers:
+            one.on_waiting(state, job)
+
+    def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
+        for one in self._observers:
+            one.on_lagging(state, progress, ranks)
+
+    def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
+        for one in self._observers:
+            one.on_trouble(error, times, pause)

@@ -6,16 +6,20 @@ import asyncio
 import contextvars
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from airflow_elastic.control.observer import Observers
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.triggers.driving import drive
+from airflow_elastic.triggers.metrics import MetricsObserver
+from airflow_elastic.triggers.observer import TaskObserver
+from airflow_elastic.triggers.task import xcom_pusher
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.hooks import ElasticHook
-    from airflow_elastic.triggers.observer import Log, TaskObserver
+    from airflow_elastic.triggers.observer import Log
 
 #: Seconds that `on_kill` waits. When it has returned, Airflow kills the worker's process within about five seconds.
 KILL_SECONDS = 4.0
@@ -30,8 +34,7 @@ class Foreground:
     Args:
         hook: opens the run and its engine.
         run: the run.
-        owner: id of the task instance.
-        observer: is called for each event and each look.
+        ti: the task instance.
         log: the task's log.
         poll_seconds: seconds between two looks for requests, reports and checkpoints.
     """
@@ -40,13 +43,14 @@ class Foreground:
         self,
         hook: ElasticHook,
         run: Run,
-        owner: str,
-        observer: TaskObserver,
+        ti: Any,
         log: Log,
         poll_seconds: float,
     ) -> None:
-        self._hook, self._run, self._owner = hook, run, owner
-        self._observer, self._log, self._poll_seconds = observer, log, poll_seconds
+        self._hook, self._run, self._owner = hook, run, str(ti.id)
+        self._observer = TaskObserver(log, run.store, xcom_pusher(ti))
+        self._observers = Observers(self._observer, MetricsObserver.of(ti))
+        self._log, self._poll_seconds = log, poll_seconds
         self._over = False
         self._state: RunState | None = None
         self._error: BaseException | None = None
@@ -124,7 +128,7 @@ class Foreground:
             self._run.store.uri,
             log=self._log,
             poll_seconds=min(self._poll_seconds, 0.5),  # a request to stop must be found before the kill
-            observer=self._observer,
+            observer=self._observers,
         )
         await self._observer.finish()
         return state

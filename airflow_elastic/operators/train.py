@@ -20,6 +20,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.attach import acknowledge, attach, current
 from airflow_elastic.operators.foreground import Foreground
+from airflow_elastic.operators.lineage import Lineage
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.naming import default_uri, run_name
 from airflow_elastic.operators.parameters import (
@@ -45,8 +46,7 @@ from airflow_elastic.spec.errors import (
 from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.driving import stop
 from airflow_elastic.triggers.json_kwargs import require_json
-from airflow_elastic.triggers.observer import TaskObserver
-from airflow_elastic.triggers.task import task_key, xcom_pusher
+from airflow_elastic.triggers.task import task_key
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 
-class ElasticTrainOperator(BaseOperator):
+class ElasticTrainOperator(Lineage, BaseOperator):
     """Trains a model on several workers, which may join, leave and fail, and succeeds when training is complete.
 
         ElasticTrainOperator(
@@ -280,8 +280,7 @@ class ElasticTrainOperator(BaseOperator):
             return self._conclude(context, run, state)
         if self.deferrable:
             self._defer(run.store.uri, owner)
-        observer = TaskObserver(self.log, run.store, xcom_pusher(ti))
-        self._foreground = Foreground(hook, run, owner, observer, self.log, self.poll_interval)
+        self._foreground = Foreground(hook, run, ti, self.log, self.poll_interval)
         return self._conclude(context, run, self._foreground.drive())
 
     def resume(self, context: Context, event: Mapping[str, Any], run_uri: str | None = None) -> Any:
@@ -341,6 +340,7 @@ class ElasticTrainOperator(BaseOperator):
 
     def _conclude(self, context: Context, run: Run, state: RunState) -> dict[str, Any]:
         """The result of a run that succeeded; raises for any other."""
+        self._ended_run = run
         if state.outcome != "succeeded":
             raise failure(run, state, self.log)
         ti = context["ti"]

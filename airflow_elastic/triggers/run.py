@@ -10,12 +10,14 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_elastic.control.observer import Observers
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.triggers import task
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.json_kwargs import require_json
+from airflow_elastic.triggers.metrics import MetricsObserver
 from airflow_elastic.triggers.observer import TaskObserver
 
 #: Shortest time in seconds from a deferral to its event. After an earlier event the scheduler may still have the task
@@ -89,8 +91,13 @@ class ElasticRunTrigger(BaseTrigger):
             observer = TaskObserver(
                 self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti)
             )
+        observers = (observer,) if ti is None else (observer, MetricsObserver.of(ti))
         state = await drive(
-            hook, self.run_uri, log=self.log, poll_seconds=self.poll_seconds, observer=observer
+            hook,
+            self.run_uri,
+            log=self.log,
+            poll_seconds=self.poll_seconds,
+            observer=Observers(*observers),
         )
         await observer.finish()
         return state.outcome

@@ -27,7 +27,6 @@ from airflow_elastic.operators.result import failure
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunDiffers
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.task import task_key
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.surface import SPEC, FakeHook, FakeTask, Log, begun, ended, operator
@@ -161,9 +160,7 @@ def test_a_trigger_that_died_leaves_the_run_to_the_next_try_if_there_is_one(
 
 
 def _foreground(hook: FakeHook, run: Run) -> Foreground:
-    log = Log()
-    observer = TaskObserver(log, run.store, lambda key, value: None)
-    return Foreground(hook, run, "try-1", observer, log, poll_seconds=0.05)
+    return Foreground(hook, run, FakeTask(id="try-1"), Log(), poll_seconds=0.05)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,103 @@
+"""What OpenLineage gets of a task: a run facet with the course of the run, and its newest checkpoint as a dataset.
+
+Only where the provider `apache-airflow-providers-openlineage` is installed, which calls these methods.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_elastic.core.goodput import goodput
+from airflow_elastic.operators.result import newest_checkpoint
+
+if TYPE_CHECKING:
+    from airflow_elastic.control.runs import Run
+
+#: Name of the run facet.
+FACET = "elastic_run"
+
+
+class Lineage:
+    """The methods that the OpenLineage provider looks for."""
+
+    _ended_run: Run | None = None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Facet and dataset of the run that this task has ended with. None if it has none."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        run = self._ended_run
+        if run is None:
+            return None
+        return OperatorLineage(outputs=_outputs(run), run_facets={FACET: _facet()(**course(run))})
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """The same for a task that has failed."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def course(run: Run) -> dict[str, Any]:
+    """The course of a run in plain JSON, as the facet has it. Times are seconds."""
+    state = run.state
+    progress = run.progress(state)
+    spent = goodput(state, progress, state.ended_at or 0.0)
+    return {
+        "uri": run.store.uri,
+        "engine": state.spec.engine,
+        "launcher": state.spec.launcher,
+        "outcome": state.outcome,
+        "reason": state.reason,
+        "step": max(progress.step if progress else 0, state.checkpoint.step if state.checkpoint else 0),
+        "restarts": state.restarts_used,
+        "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+        "seconds": spent,
+        "attempts": [
+            {
+                "number": attempt.number,
+                "workers": attempt.workers,
+                "fromStep": attempt.restored_at,
+                "lastStep": attempt.last_step,
+                "cause": None if attempt.cause is None else str(attempt.cause),
+                "failure": None if attempt.failure is None else str(attempt.failure.kind),
+            }
+            for attempt in state.attempts
+        ],
+        "metrics": dict(progress.metrics) if progress else {},
+    }
+
+
+def _outputs(run: Run) -> list[Any]:
+    from openlineage.client.event_v2 import OutputDataset
+
+    newest = newest_checkpoint(run)
+    if newest is None:
+        return []
+    place = urlsplit(newest["manifest"])
+    namespace = f"{place.scheme}://{place.netloc}" if place.scheme else "file"
+    return [OutputDataset(namespace=namespace, name=place.path if place.scheme else newest["manifest"])]
+
+
+@cache
+def _facet() -> type[Any]:
+    import attrs
+    from openlineage.client.facet_v2 import RunFacet
+
+    @attrs.define
+    class ElasticRunFacet(RunFacet):
+        """The course of an elastic run."""
+
+        uri: str
+        engine: str
+        launcher: str
+        outcome: str | None
+        reason: str | None
+        step: int
+        restarts: int
+        goodput: float
+        seconds: dict[str, float]
+        attempts: list[dict[str, Any]]
+        metrics: dict[str, float]
+
+    return ElasticRunFacet
