@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, cast
 from airflow_elastic.adapters.records import reports
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.mailbox import Mailbox
-from airflow_elastic.control.gathering import followed, gathered
 from airflow_elastic.control.history import HistoryObserver
 from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
-from airflow_elastic.control.scaling import Scaling
+from airflow_elastic.control.scaling import Scaling, followed, gathered
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
