@@ -302,7 +302,8 @@ class Controller:
         for request in found.requests:
             if request.kind == "save" and self.state.attempt.phase in (Phase.SUBMITTING, Phase.ENDING):
                 continue  # until a controller can
-            await self._record(*events_of(request, self._now()))
+            if not await self._record(*events_of(request, self._now())):
+                continue  # the next look finds it again
             await asyncio.to_thread(self._mailbox.done, request)
             self._wake.set()  # a worker may have failed
         if self.state.attempt.phase is Phase.LIVE:

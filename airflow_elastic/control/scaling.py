@@ -1,7 +1,7 @@
 """How many workers a live attempt trains with: scale steps, and those workers that are ready.
 
-An engine carries a scale step out while the controller does other things. A step may wait for the workers of an earlier one, which still save. Meanwhile workers fail, requests arrive, and runs
-are stopped.
+An engine carries a scale step out while the controller does other things. A step may wait for the workers of an earlier
+one, which still save. Meanwhile workers fail, requests arrive, and runs are stopped.
 """
 
 from __future__ import annotations
