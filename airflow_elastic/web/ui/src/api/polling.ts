@@ -8,8 +8,9 @@ export interface Polled<Document> {
   document: Document | undefined;
   /** Why the newest request failed; null while all is well. */
   trouble: string | null;
-  /** When the server last answered, in milliseconds. */
+  /** When the server last answered, and when it sent the document, in milliseconds. */
   heard: number | null;
+  sent: number;
   /** Asks now. */
   refresh: () => void;
 }
@@ -27,7 +28,7 @@ export function troubleOf(error: unknown): string {
  *   is there.
  */
 export function usePolled<Document>(url: string, interval: number | null, about: string = url): Polled<Document> {
-  const [held, setHeld] = useState<{ about: string; document: Document }>();
+  const [held, setHeld] = useState<{ about: string; document: Document; sent: number }>();
   const [trouble, setTrouble] = useState<string | null>(null);
   const [heard, setHeard] = useState<number | null>(null);
   const loop = useRef<Loop>(null);
@@ -41,7 +42,7 @@ export function usePolled<Document>(url: string, interval: number | null, about:
         const answer = await get<Document>(url, etag, signal);
         if (answer) {
           etag = answer.etag;
-          setHeld({ about: now.current.about, document: answer.document });
+          setHeld({ about: now.current.about, document: answer.document, sent: Date.now() });
         }
         setTrouble(null);
         setHeard(Date.now());
@@ -60,6 +61,7 @@ export function usePolled<Document>(url: string, interval: number | null, about:
     document: held?.about === about ? held.document : undefined,
     trouble,
     heard,
+    sent: held?.sent ?? 0,
     refresh: useCallback(() => loop.current?.now(), []),
   };
 }

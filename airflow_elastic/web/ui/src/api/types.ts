@@ -21,21 +21,21 @@ export interface RunRow {
   state: string;
   healthy: Health;
   headline: string;
-  step: number;
+  step: number | null;
   total_steps: number | null;
   progress: number | null;
   eta_seconds: number | null;
-  world_size: number;
-  workers: number;
-  target_workers: number;
+  world_size: number | null;
+  workers: number | null;
+  target_workers: number | null;
   goodput: number | null;
-  restarts: { used: number; limit: number };
-  created_at: number;
+  restarts: { used: number; limit: number | null };
+  created_at: number | null;
   ended_at: number | null;
-  updated_at: number;
+  updated_at: number | null;
   loss: number | null;
   sparkline: (number | null)[];
-  engine: string;
+  engine: string | null;
 }
 
 export interface Totals {
@@ -155,6 +155,7 @@ export interface Action {
 }
 
 export interface Overview {
+  at: number;
   status: Status;
   healthy: Health;
   headline: string;
@@ -202,6 +203,9 @@ export interface Worker {
   step: number | null;
   step_seconds: number | null;
   relative: number | null;
+  /** The same of the forward pass, for which no rank waits for another: it tells who is slow. */
+  relative_forward?: number | null;
+  forward_seconds?: number | null;
   cpu: number | null;
   memory_bytes: number | null;
   gpu_utilisation: number | null;

@@ -3,6 +3,7 @@ import { number, numberMap } from "../api/numbers.ts";
 import type { Action, ActionName, Checkpoint } from "../api/types.ts";
 import { bytes, grouped, measure } from "../format/numbers.ts";
 import { ago } from "../format/times.ts";
+import { useServerNow } from "../parts/now.ts";
 import { Moment } from "../parts/moment.tsx";
 
 const TIERS = [
@@ -19,14 +20,15 @@ interface Props {
 }
 
 export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
-  const { step, at, age_seconds: age, tiers, damaged, pinned, verified_at: verified } = checkpoint;
+  const { step, at, tiers, damaged, pinned, verified_at: verified } = checkpoint;
+  const now = useServerNow();
   const wanted: ActionName[] = [pinned ? "unpin" : "pin", ...(damaged ? [] : (["resume"] as const))];
   const metrics = Object.entries(numberMap(checkpoint.metrics));
   return (
     <tr className={damaged ? "el-row-error" : ""}>
       <th scope="row" className="el-num">{grouped(step)}</th>
       <td data-name="Committed" className="el-when">
-        {ago(age)} <span className="el-sub"><Moment at={at} /></span>
+        {ago(now - at)} <span className="el-sub"><Moment at={at} /></span>
       </td>
       <td data-name="Size" className="el-num">{bytes(checkpoint.bytes)}</td>
       <td data-name="Kept in" className="el-tiers">

@@ -31,7 +31,7 @@ export function EventsView({ path }: { path: string; overview: Overview }) {
     </div>
   );
   const filtered = level !== "" || text !== "";
-  const title = filtered && complete ? `${count(events.length, "event")} of ${total}` : count(total, "event");
+  const title = `${count(total, "event")}${filtered ? " like that" : ""}`;
   return (
     <Panel title={total === 0 && !complete ? "Events" : title} aside={tools}>
       {events.length === 0 && !complete && <Pending trouble={trouble} lines={6} />}

@@ -9,7 +9,7 @@ export function chosen(
   attempt: string | null,
   rank: string | null,
 ): { attempt: number; rank: number } | null {
-  const number = attempt === null ? (index.default?.attempt ?? index.attempts.at(-1)?.number) : Number(attempt);
+  const number = attempt === null ? (index.default?.attempt ?? index.attempts[0]?.number) : Number(attempt);
   const found = index.attempts.find((one) => one.number === number);
   if (!found || found.ranks.length === 0) return index.default;
   if (rank !== null && found.ranks.some((one) => one.rank === Number(rank))) {

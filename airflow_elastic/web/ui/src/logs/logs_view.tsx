@@ -32,7 +32,7 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
       </Panel>
     );
   }
-  const attempts = index.attempts.toReversed();
+  const attempts = index.attempts.toSorted((a, b) => b.number - a.number);
   const ranks = attempts.find(({ number }) => number === place.attempt)?.ranks ?? [];
   const tools = (
     <div className="el-tools">
@@ -60,7 +60,7 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
       />
     </div>
   );
-  const live = overview.status.ended_at === null && place.attempt === index.attempts.at(-1)?.number;
+  const live = overview.status.ended_at === null && place.attempt === attempts[0]?.number;
   return (
     <Panel title={`Attempt ${place.attempt}, rank ${place.rank}`} aside={tools}>
       <Matches path={path} place={place} text={text} onPick={(offset) => change({ at: String(offset) })} />

@@ -3,9 +3,11 @@ import type { AttemptSpan, Overview } from "../api/types.ts";
 import { count } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { Moment } from "../parts/moment.tsx";
+import { useServerNow } from "../parts/now.ts";
 import { Panel } from "../parts/panel.tsx";
 
 export function Attempts({ overview }: { overview: Overview }) {
+  const now = useServerNow();
   const newestFirst = overview.attempts.toReversed();
   if (newestFirst.length === 0) return null;
   return (
@@ -17,7 +19,7 @@ export function Attempts({ overview }: { overview: Overview }) {
             <span className="el-attempt-words">
               {attempt.headline}
               <span className="el-muted">
-                <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.at) - attempt.from)},{" "}
+                <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.ended_at ?? now) - attempt.from)},{" "}
                 {sizes(attempt)}
               </span>
             </span>

@@ -2,6 +2,7 @@
 import type { Level, Overview } from "../api/types.ts";
 import { grouped } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
+import { useServerNow } from "../parts/now.ts";
 import { Notice } from "../parts/panel.tsx";
 
 interface Remark {
@@ -9,13 +10,13 @@ interface Remark {
   text: string;
 }
 
-export function remarks({ status, conditions, headline }: Overview): Remark[] {
+export function remarks({ status, conditions, headline }: Overview, now: number): Remark[] {
   const found: Remark[] = [];
   if (status.ended_at === null) {
     for (const { kind, since, until, text } of conditions) {
       if (until !== null || headline.includes(text)) continue;
       const level = kind === "trouble" ? "error" : "warning";
-      found.push({ level, text: `${sentence(text)} For ${duration(status.at - since)} now.` });
+      found.push({ level, text: `${sentence(text)} For ${duration(now - since)} now.` });
     }
   }
   const { unsaved, left_out: leftOut, unpruned, bad_copy: badCopy } = status.checkpoints;
@@ -38,7 +39,7 @@ function sentence(text: string): string {
 }
 
 export function Notices({ overview }: { overview: Overview }) {
-  return remarks(overview).map(({ level, text }) => (
+  return remarks(overview, useServerNow()).map(({ level, text }) => (
     <Notice key={text.replace(/For .* now\.$/, "")} level={level}>
       {text}
     </Notice>

@@ -3,14 +3,16 @@ import type { ReactNode } from "react";
 import { number } from "../api/numbers.ts";
 import type { Overview } from "../api/types.ts";
 import { count, grouped, measure, percent, rate } from "../format/numbers.ts";
+import { useServerNow } from "../parts/now.ts";
 import { ago, duration, roughly } from "../format/times.ts";
 
 export function Tiles({ overview }: { overview: Overview }) {
   const { status, goodput, checkpoint } = overview;
+  const now = useServerNow();
   const ended = status.ended_at !== null;
   const loss = number(status.loss);
   const risk = checkpoint.at_risk;
-  const wall = (status.ended_at ?? status.at) - status.created_at;
+  const wall = (status.ended_at ?? now) - status.created_at;
   const short = status.workers < status.target_workers && !ended;
   return (
     <dl className="el-tiles">
@@ -40,7 +42,7 @@ export function Tiles({ overview }: { overview: Overview }) {
       />
       <Tile
         name="Newest checkpoint"
-        value={checkpoint.newest ? (ended ? `step ${grouped(checkpoint.newest.step)}` : ago(checkpoint.newest.age_seconds)) : "none"}
+        value={checkpoint.newest ? (ended ? `step ${grouped(checkpoint.newest.step)}` : ago(now - checkpoint.newest.at)) : "none"}
         alarm={!checkpoint.newest && !ended && status.step > 0}
         more={
           risk && !ended && status.step > 0

@@ -1,5 +1,5 @@
 // One run: its state and what may be done about it above, one of five views below.
-import { useEffect } from "react";
+import { useEffect, useMemo } from "react";
 import { useSearchParams } from "react-router-dom";
 import { address } from "../api/client.ts";
 import { usePolled } from "../api/polling.ts";
@@ -9,6 +9,7 @@ import { EventsView } from "../events/events_view.tsx";
 import { LogsView } from "../logs/logs_view.tsx";
 import { OverviewView } from "../overview/overview_view.tsx";
 import { Live } from "../parts/live.tsx";
+import { ClockContext } from "../parts/now.ts";
 import { Pending } from "../parts/panel.tsx";
 import { PollContext, pollInterval, useConfig } from "../parts/settings.ts";
 import { WorkersView } from "../workers/workers_view.tsx";
@@ -34,9 +35,12 @@ export function RunPage({ path, named }: Props) {
   const view = viewOf(words.get("view"));
   useTitle(named, overview);
 
+  const at = overview?.at ?? 0;
+  const clock = useMemo(() => ({ server: at, ours: polled.sent }), [at, polled.sent]);
   if (!overview) return <Pending trouble={polled.trouble} lines={8} />;
   const shared = { path, overview };
   return (
+    <ClockContext value={clock}>
     <PollContext value={ended ? interval * ENDED_SLOWER : interval}>
       <RunHeader path={path} overview={overview} named={named} onDone={polled.refresh}>
         <Live polled={polled} ended={ended} />
@@ -50,6 +54,7 @@ export function RunPage({ path, named }: Props) {
         {view === "checkpoints" && <CheckpointsView {...shared} onDone={polled.refresh} />}
       </main>
     </PollContext>
+    </ClockContext>
   );
 }
 

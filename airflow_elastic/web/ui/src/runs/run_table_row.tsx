@@ -58,7 +58,7 @@ export const RunTableRow = memo(function RunTableRow({ run, now }: { run: RunRow
       </td>
       <td data-name="Goodput" className="el-num">{percent(run.goodput)}</td>
       <td data-name="Restarts" className="el-num">
-        {run.restarts.used} <span className="el-muted">of {run.restarts.limit}</span>
+        {run.restarts.used} {run.restarts.limit !== null && <span className="el-muted">of {run.restarts.limit}</span>}
       </td>
       <td data-name="Last news" className="el-num"><Ago at={run.updated_at} now={now} /></td>
     </tr>

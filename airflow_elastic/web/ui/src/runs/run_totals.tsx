@@ -8,10 +8,13 @@ interface Props {
   onState: (state: string) => void;
 }
 
-/** Groups of states that the server takes as a filter, too. */
+/** States that count as waiting. */
+export const WAITING = "queued,waiting for capacity,pulling,starting";
+
+/** Each total, and the states that it is about. */
 const CHOICES = [
   { key: "training", word: "Training", state: "running" },
-  { key: "waiting", word: "Waiting", state: "waiting" },
+  { key: "waiting", word: "Waiting", state: WAITING },
   { key: "failed", word: "Failed", state: "failed" },
   { key: "succeeded", word: "Success", state: "succeeded" },
 ] as const;

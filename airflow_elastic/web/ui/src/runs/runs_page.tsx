@@ -10,7 +10,7 @@ import { Search } from "../parts/search.tsx";
 import { pollInterval, useConfig } from "../parts/settings.ts";
 import { look, STATES } from "../format/states.ts";
 import { RunTable } from "./run_table.tsx";
-import { RunTotals } from "./run_totals.tsx";
+import { RunTotals, WAITING } from "./run_totals.tsx";
 
 const PAGE = 100;
 
@@ -42,7 +42,7 @@ export function RunsPage() {
           <Select
             label="State"
             value={state}
-            options={[{ value: "", word: "All states" }, ...STATES.map((value) => ({ value, word: look(value).word }))]}
+            options={[{ value: "", word: "All states" }, { value: WAITING, word: "Waiting for anything" }, ...STATES.map((value) => ({ value, word: look(value).word }))]}
             onChange={(value) => change({ state: value, offset: null })}
           />
           {list && list.total > PAGE && (

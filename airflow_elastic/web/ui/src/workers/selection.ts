@@ -6,13 +6,20 @@ type Units = WorkersDocument["units"];
 
 /** Steps that take so much longer than the median are out of line. */
 export const SLOW = 1.3;
+/** Differences between shorter forward passes hold nobody up (seconds). */
+const SHORTEST_FORWARD = 0.003;
 /** A worker silent for so many seconds may be gone. */
 export const SILENT_SECONDS = 30;
+
+/** How long its steps take, in medians: of the forward pass where that is known, as ranks wait for each other after it. */
+export function pace({ relative_forward: forward, forward_seconds: seconds, relative }: Worker): number | null {
+  return forward != null && (seconds ?? 0) > SHORTEST_FORWARD ? forward : relative;
+}
 
 export function unwell(worker: Worker): boolean {
   return (
     worker.straggler ||
-    (worker.relative ?? 1) >= SLOW ||
+    (pace(worker) ?? 1) >= SLOW ||
     (worker.last_word_seconds ?? 0) > SILENT_SECONDS ||
     /fail|gone|lost|dead/.test(worker.state)
   );

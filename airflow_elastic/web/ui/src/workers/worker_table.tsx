@@ -3,8 +3,11 @@ import { memo, useState } from "react";
 import type { Action, Overview, Worker, WorkersDocument } from "../api/types.ts";
 import { bytes, count, grouped, NOTHING, percent, ranges } from "../format/numbers.ts";
 import { duration, roughly } from "../format/times.ts";
+import { useServerNow } from "../parts/now.ts";
 import { ConfirmAction } from "../run/confirm_action.tsx";
-import { SILENT_SECONDS, SLOW } from "./selection.ts";
+import { pace, SILENT_SECONDS, SLOW } from "./selection.ts";
+
+const FEW_SECONDS = 10;
 
 interface Props {
   units: WorkersDocument["units"];
@@ -13,6 +16,7 @@ interface Props {
 }
 
 export function WorkerTable({ units, path, overview }: Props) {
+  const now = useServerNow();
   const [machine, setMachine] = useState<string | null>(null);
   const [said, setSaid] = useState<string | null>(null);
   const exclude = overview.permissions.edit ? overview.actions.find(({ name }) => name === "exclude") : undefined;
@@ -30,7 +34,7 @@ export function WorkerTable({ units, path, overview }: Props) {
               <th scope="col" className="el-num">Ranks</th>
               <th scope="col" className="el-num">Step</th>
               <th scope="col" className="el-num">Step time</th>
-              <th scope="col">Against the median</th>
+              <th scope="col" title="Time of the forward pass, in medians of all ranks">Against the median</th>
               <th scope="col" className="el-num" title="Processor cores in use">CPU</th>
               <th scope="col" className="el-num">Memory</th>
               {gpus && <th scope="col" className="el-num">GPU</th>}
@@ -47,7 +51,7 @@ export function WorkerTable({ units, path, overview }: Props) {
                 </tr>
               )}
               {workers.map((worker) => (
-                <Row key={worker.name} worker={worker} gpus={gpus} exclude={exclude} onExclude={setMachine} />
+                <Row key={worker.name} worker={worker} quiet={silence(worker, now)} gpus={gpus} exclude={exclude} onExclude={setMachine} />
               ))}
             </tbody>
           ))}
@@ -69,16 +73,25 @@ export function WorkerTable({ units, path, overview }: Props) {
   );
 }
 
+/** Seconds since the last word. Few are none, so that rows which are well stay as they are. */
+function silence({ last_word_at: at }: Worker, now: number): number | null {
+  if (at === null) return null;
+  const seconds = Math.floor(now - at);
+  return seconds < FEW_SECONDS ? 0 : seconds;
+}
+
 interface RowProps {
   worker: Worker;
+  quiet: number | null;
   gpus: boolean;
   exclude: Action | undefined;
   onExclude: (machine: string) => void;
 }
 
-const Row = memo(function Row({ worker, gpus, exclude, onExclude }: RowProps) {
-  const { relative, machine } = worker;
-  const silent = (worker.last_word_seconds ?? 0) > SILENT_SECONDS;
+const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowProps) {
+  const { machine } = worker;
+  const relative = pace(worker);
+  const silent = (quiet ?? 0) > SILENT_SECONDS;
   const why = worker.waiting ?? worker.reason;
   return (
     <tr className={worker.straggler ? "el-row-warning" : ""}>
@@ -114,7 +127,7 @@ const Row = memo(function Row({ worker, gpus, exclude, onExclude }: RowProps) {
         </td>
       )}
       <td data-name="Last word" className={silent ? "el-num el-text-warning" : "el-num"}>
-        {worker.last_word_seconds === null ? NOTHING : roughly(Math.floor(worker.last_word_seconds))}
+        {quiet === null ? NOTHING : quiet === 0 ? "now" : roughly(quiet)}
       </td>
     </tr>
   );
