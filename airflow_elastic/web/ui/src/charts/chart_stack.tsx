@@ -44,7 +44,7 @@ export function ChartStack({ path, overview }: { path: string; overview: Overvie
   const [width, home] = useWidth();
   const inner = Math.max(width - LEFT - RIGHT, 1);
   const zone = useZone();
-  const { from, until } = shownRange(ask, status.created_at, Math.max(end, history?.until ?? end));
+  const { from, until } = shownRange(ask, status.created_at, end);
   const range = useMemo(() => ({ from, until }), [from, until]);
   const ticks = useMemo(() => timeTicks(range, inner / TICK_PIXELS, zone), [range, inner, zone]);
   const backdrop = useMemo(
@@ -56,6 +56,7 @@ export function ChartStack({ path, overview }: { path: string; overview: Overvie
     [change],
   );
 
+  const lasts = lastsFor(end - status.created_at);
   const zoomed = words.has("from");
   const tools = (
     <div className="el-tools">
@@ -64,12 +65,14 @@ export function ChartStack({ path, overview }: { path: string; overview: Overvie
           Whole run
         </button>
       )}
-      <Choice
-        label="Stretch of time"
-        value={zoomed ? "-" : (words.get("last") ?? "")}
-        options={lastsFor(end - status.created_at)}
-        onChange={(last) => change({ last, from: null, until: null })}
-      />
+      {lasts.length > 1 && (
+        <Choice
+          label="Stretch of time"
+          value={zoomed ? "-" : (words.get("last") ?? "")}
+          options={lasts}
+          onChange={(last) => change({ last, from: null, until: null })}
+        />
+      )}
       <ChartPicker charts={charts} shown={shown} onChange={(ids) => change({ charts: ids?.join(",") ?? null })} />
     </div>
   );

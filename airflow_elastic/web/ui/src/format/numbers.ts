@@ -2,9 +2,8 @@
 
 export const NOTHING = "–";
 
-/** A line never breaks between a number and its unit, nor within a number. */
+/** A line never breaks between a number and its unit. */
 export const GAP = "\u00a0";
-const THIN_GAP = "\u202f";
 
 /** A loss or a metric: four significant digits. */
 export function measure(value: number | null | undefined): string {
@@ -18,10 +17,10 @@ export function measure(value: number | null | undefined): string {
   return value.toPrecision(4).replace("-", "−");
 }
 
-/** A count, with groups of three digits: 12 400. */
+/** A count, with groups of three digits: 12,400. */
 export function grouped(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
-  return Math.round(value).toString().replace("-", "−").replace(/\B(?=(\d{3})+(?!\d))/g, THIN_GAP);
+  return Math.round(value).toString().replace("-", "−").replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
 /** A rate: three significant digits, and groups where it is large. */

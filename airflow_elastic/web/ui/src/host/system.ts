@@ -23,13 +23,22 @@ function tones(colour: string) {
   };
 }
 
+function both(light: string, dark: string) {
+  return { value: { _light: light, _dark: dark } };
+}
+
 export const system = createSystem(
   defaultConfig,
   defineConfig({
     globalCss: { body: { bg: "bg", color: "fg" } },
     theme: {
       semanticTokens: {
-        colors: Object.fromEntries(Object.entries(STATES).map(([name, colour]) => [name, tones(colour)])),
+        colors: {
+          ...Object.fromEntries(Object.entries(STATES).map(([name, colour]) => [name, tones(colour)])),
+          bg: { DEFAULT: both("white", "#151b24"), subtle: both("#f6f8fa", "#0f141b"), panel: both("white", "#1a212c") },
+          fg: { DEFAULT: both("#18212f", "#e4e9f0"), muted: both("#566273", "#9ba8b9") },
+          border: { DEFAULT: both("#dfe4ea", "#2c3644") },
+        },
       },
     },
   }),

@@ -17,7 +17,7 @@ export function Attempts({ overview }: { overview: Overview }) {
           <li key={attempt.number} className={`el-cause-${causeClass(attempt)}`}>
             <b className="el-attempt-number">{attempt.number}</b>
             <span className="el-attempt-words">
-              {attempt.headline}
+              {attempt.until === null && attempt.headline === "live" ? "at work now" : attempt.headline}
               <span className="el-muted">
                 <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.ended_at ?? now) - attempt.from)},{" "}
                 {sizes(attempt)}

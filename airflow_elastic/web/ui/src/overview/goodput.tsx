@@ -14,8 +14,18 @@ export function timeParts(rows: readonly TimeRow[]): { row: TimeRow; share: numb
 export function Goodput({ overview }: { overview: Overview }) {
   const parts = timeParts(overview.goodput.rows);
   if (parts.length === 0) return null;
+  const legend = (
+    <ul className="el-legend">
+      {parts.map(({ row, share }) => (
+        <li key={row.name} title={row.meaning}>
+          <i className={`el-time-${row.name}`} aria-hidden="true" />
+          <span>{row.label}</span> <b>{percent(share)}</b> <span className="el-muted">{duration(row.seconds)}</span>
+        </li>
+      ))}
+    </ul>
+  );
   return (
-    <Panel title="Where the time went">
+    <Panel title="Where the time went" aside={legend}>
       <div className="el-waterfall" aria-hidden="true">
         {parts.map(({ row, share }) => (
           <span
@@ -26,14 +36,6 @@ export function Goodput({ overview }: { overview: Overview }) {
           />
         ))}
       </div>
-      <ul className="el-legend">
-        {parts.map(({ row, share }) => (
-          <li key={row.name} title={row.meaning}>
-            <i className={`el-time-${row.name}`} aria-hidden="true" />
-            <span>{row.label}</span> <b>{percent(share)}</b> <span className="el-muted">{duration(row.seconds)}</span>
-          </li>
-        ))}
-      </ul>
     </Panel>
   );
 }

@@ -7,6 +7,7 @@ interface Props {
   runs: readonly Row[];
   now: number;
   sort: string;
+  roots: readonly string[];
   onSort: (sort: string) => void;
 }
 
@@ -28,7 +29,7 @@ const COLUMNS: Column[] = [
   { word: "Last news", key: "updated", numeric: true },
 ];
 
-export function RunTable({ runs, now, sort, onSort }: Props) {
+export function RunTable({ runs, now, sort, roots, onSort }: Props) {
   const sorted = sort.replace(/^-/, "");
   return (
     <div className="el-scroll el-panel" tabIndex={0} role="region" aria-label="Runs">
@@ -56,7 +57,7 @@ export function RunTable({ runs, now, sort, onSort }: Props) {
         </thead>
         <tbody>
           {runs.map((run) => (
-            <RunTableRow key={run.path} run={run} now={now} />
+            <RunTableRow key={run.path} run={run} now={now} roots={roots} />
           ))}
         </tbody>
       </table>

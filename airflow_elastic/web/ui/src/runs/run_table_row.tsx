@@ -10,9 +10,22 @@ import { Ago } from "../parts/moment.tsx";
 import { Sparkline } from "../parts/spark.tsx";
 import { pageOf } from "../run/where.ts";
 
-export const RunTableRow = memo(function RunTableRow({ run, now }: { run: RunRow; now: number }) {
+interface Props {
+  run: RunRow;
+  now: number;
+  /** Where all runs are kept. */
+  roots: readonly string[];
+}
+
+/** Where a run is kept, without what all have in common. */
+function shortUri(uri: string, roots: readonly string[]): string {
+  const root = roots.find((one) => uri.startsWith(one));
+  return (root && uri.slice(root.length).replace(/^\//, "")) || uri;
+}
+
+export const RunTableRow = memo(function RunTableRow({ run, now, roots }: Props) {
   const { progress, total_steps: total } = run;
-  const where = [run.dag_id, run.task_id].filter(Boolean).join(".") || run.engine;
+  const where = [run.dag_id, run.task_id].filter(Boolean).join(".") || shortUri(run.uri, roots);
   return (
     <tr className={`el-health-${run.healthy}`}>
       <th scope="row">

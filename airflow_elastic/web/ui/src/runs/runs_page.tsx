@@ -13,6 +13,7 @@ import { RunTable } from "./run_table.tsx";
 import { RunTotals, WAITING } from "./run_totals.tsx";
 
 const PAGE = 100;
+const NO_ROOTS: string[] = [];
 
 export function RunsPage() {
   const config = useConfig();
@@ -63,7 +64,7 @@ export function RunsPage() {
           <Empty>{filtered ? "No run is like that." : "No elastic run yet. The first one appears here as soon as it begins."}</Empty>
         )}
         {list && list.runs.length > 0 && (
-          <RunTable runs={list.runs} now={list.at} sort={sort} onSort={(key) => change({ sort: key, offset: null })} />
+          <RunTable roots={config?.roots ?? NO_ROOTS} runs={list.runs} now={list.at} sort={sort} onSort={(key) => change({ sort: key, offset: null })} />
         )}
       </main>
     </>
