@@ -34,6 +34,11 @@ _MISSING = """<!doctype html>
 again. An installed wheel has them.</p></body></html>
 """
 
+#: A component of React that says the same, where Airflow looks for one.
+_NO_BUNDLE = """globalThis.AirflowPlugin = () =>
+  "The pages are not built: run `make setup` in the checkout of airflow-elastic, then load this page again.";
+"""
+
 #: By the ends of names; a system's own table may lack some.
 _TYPES = {
     ".css": "text/css",
@@ -51,16 +56,25 @@ def static_routes(folder: Path = STATIC) -> APIRouter:
     router = APIRouter()
 
     @router.get("/static/{name:path}")
-    def static(name: str) -> Response:
-        """One file. It is asked for again each time, and 304 where it has not changed."""
+    def static(request: Request, name: str) -> Response:
+        """One file. Browsers ask for it each time, and get 304 where it has not changed."""
         path = folder / name
         known = path.suffix in _TYPES and path.resolve().is_relative_to(folder.resolve()) and path.is_file()
         if not known:
-            built = (folder / "main.js").is_file()
-            raise HTTPException(
-                404, "there is no such file" if built else "the pages are not built: run `make setup`"
-            )
-        return FileResponse(path, media_type=_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+            if name == "main.js":
+                return Response(
+                    _NO_BUNDLE, media_type="text/javascript", headers={"Cache-Control": "no-cache"}
+                )
+            raise HTTPException(404, "there is no such file")
+        answer = FileResponse(
+            path,
+            media_type=_TYPES[path.suffix],
+            headers={"Cache-Control": "no-cache"},
+            stat_result=path.stat(),
+        )
+        if answer.headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": answer.headers["etag"]})
+        return answer
 
     return router
 

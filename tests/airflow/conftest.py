@@ -25,6 +25,9 @@ DAGS = Path(__file__).parent / "dags"
 #: Of role `user`: may start and clear DAG runs, and edit XComs.
 EDITOR = "ada"
 
+#: Of role `viewer`: may look at everything, and change nothing.
+VIEWER = "vera"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -42,7 +45,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             "AIRFLOW__ELASTIC__PAGE_ROOTS": str(tmp_path_factory.mktemp("roots")),
         },
-        users={"admin": "admin", EDITOR: "user"},
+        users={"admin": "admin", EDITOR: "user", VIEWER: "viewer"},
         progress=print,  # pytest shows it on a failure
     )
     running.start()

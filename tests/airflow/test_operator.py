@@ -68,22 +68,21 @@ def test_the_button_leads_to_a_page_that_only_readers_of_the_task_see(batch: dic
     done.wait("success")
     airflow = done.airflow
     links = airflow.rest("GET", f"dags/{done.dag}/dagRuns/{done.run_id}/taskInstances/{TASK}/links")
-    url = links["extra_links"]["Elastic run"]
-    path = url.removeprefix(airflow.url)
-    page = airflow.request("GET", path)
-    assert page.status_code == 200, page.text
-    assert "succeeded" in page.text
-    assert "120 of 120" in page.text
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    status = airflow.rest("GET", f"{path}&format=json")
+    page = f"/dags/{done.dag}/runs/{done.run_id.replace(':', '%3A').replace('+', '%2B')}/tasks/{TASK}/plugin/training"
+    assert links["extra_links"]["Elastic run"].removeprefix(airflow.url) == page
+    path = f"/elastic/runs/{done.dag}/{done.run_id.replace('+', '%2B')}/{TASK}"
+    moved = airflow.request("GET", path)
+    assert moved.status_code == 307
+    assert moved.headers["location"].removeprefix(airflow.url) == page
+    status = airflow.rest("GET", f"{path}?format=json")
     assert status["outcome"] == "succeeded"
     assert [attempt["cause"] for attempt in status["attempts"]] == ["succeeded"]
-    for anonymous in (url, f"{url}&format=json"):
-        assert httpx.get(anonymous).status_code == 401
+    for anonymous in (path, f"{path}?format=json"):
+        assert httpx.get(airflow.url + anonymous).status_code == 401
     assert httpx.get(f"{airflow.url}/elastic/openapi.json").status_code in (401, 404)
     assert airflow.request("GET", path.replace(TASK, "nonesuch")).status_code == 404
     # The run is the task instance's own: a run URI in the request is not looked at.
-    assert airflow.rest("GET", f"{path}&format=json&run_uri=/etc")["run"]["uri"] == done.uri
+    assert airflow.rest("GET", f"{path}?format=json&run_uri=/etc")["run"]["uri"] == done.uri
 
 
 def test_the_sensor_follows_a_run_from_another_dag(batch: dict[str, Try]) -> None:

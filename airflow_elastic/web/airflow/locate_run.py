@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,9 @@ from airflow.models.xcom import XComModel
 from fastapi import HTTPException
 from sqlalchemy import select
 
-from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.naming import default_uri
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.triggers.task import task_key
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -35,6 +35,10 @@ _NAMES = ("run_uri", "elastic_conn_id", "aws_conn_id")
 
 #: Suffix of the run URI of a task that had succeeded and was cleared.
 _AGAIN = re.compile(r"(~[1-9][0-9]*)?")
+
+
+#: What was found about a task instance is found again after so many seconds. And the most of it to keep.
+_SECONDS, _MOST = 30.0, 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +83,73 @@ class TaskInstance:
                 "Airflow has removed the rendered fields of this task instance, which say where its run is stored. "
                 "Raise [core] num_dag_runs_to_retain_rendered_fields, or read the run with `airflow-elastic status`",
             )
-        return {name: fields[name] if isinstance(fields.get(name), str) else None for name in _NAMES}
+        return parameters(fields)
 
 
-def locate(session: Session, ti: TaskInstance) -> Store:
-    """The store of a task instance's run.
+def parameters(fields: Any) -> dict[str, str | None]:
+    """Of rendered fields, the parameters that decide where the run is stored."""
+    return {name: fields[name] if isinstance(fields.get(name), str) else None for name in _NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The store of a run, and the ids of the connections with which it is opened."""
+
+    store: Store
+    connections: tuple[str, str | None]
+
+
+class Locator:
+    """Finds the runs of task instances. What it has found holds for half a minute; may be used by many threads."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[float, Located]] = {}
+
+    def locate(self, session: Session, ti: TaskInstance) -> Located:
+        """The run of a task instance.
+
+        Raises:
+            HTTPException: the task instance has no run (404), or this page may not read it (403).
+            ElasticError: a connection or a URI of its parameters cannot be used here.
+        """
+        told = ti.xcom(session, "run_uri")
+        if not isinstance(told, str):
+            raise HTTPException(
+                404, "this task instance has no elastic run: it has not begun, or it is not an elastic task"
+            )
+        return self.check(ti, told, ti.rendered(session))
+
+    def check(self, ti: TaskInstance, told: str, rendered: dict[str, str | None]) -> Located:
+        """The run at the URI of the XCom, if it may be that of the task instance. Raises as `locate`."""
+        key = (ti, told, *rendered.values())
+        at, located = self._known.get(key, (0.0, None))
+        now = time.monotonic()
+        if located is None or now - at > _SECONDS:
+            located = _checked(ti, told, rendered)
+            if len(self._known) > _MOST:
+                self._known.clear()
+            self._known[key] = now, located
+        return located
+
+
+def check_owner(uri: str, tasks: Collection[str | None], key: str) -> None:
+    """Refuse a run whose journal names other tasks. Journals of earlier releases name no task, and are accepted.
+
+    Args:
+        uri: of the run.
+        tasks: the tasks that its journal names.
+        key: the task that asks (`triggers.task.task_key`).
 
     Raises:
-        HTTPException: the task instance has no run (404), or this page may not read it (403).
-        ElasticError: a connection or a URI of its parameters cannot be used here.
+        HTTPException: it belongs to another task (403).
     """
-    told = ti.xcom(session, "run_uri")
-    if not isinstance(told, str):
-        raise HTTPException(
-            404, "this task instance has no elastic run: it has not begun, or it is not an elastic task"
-        )
-    rendered = ti.rendered(session)
-    hook = ElasticHook(
-        rendered["elastic_conn_id"] or ElasticHook.default_conn_name, aws_conn_id=rendered["aws_conn_id"]
-    )
+    if key not in tasks and not set(tasks) <= {None}:
+        raise HTTPException(403, f"the run at {uri} belongs to another task")
+
+
+def _checked(ti: TaskInstance, told: str, rendered: dict[str, str | None]) -> Located:
+    conn_id = rendered["elastic_conn_id"] or ElasticHook.default_conn_name
+    hook = ElasticHook(conn_id, aws_conn_id=rendered["aws_conn_id"])
     roots = [hook.run_root, *_page_roots()]
     # Without a run_uri, the root at the start of the task may be any of the roots.
     own = [rendered["run_uri"]] if rendered["run_uri"] else [default_uri(root, ti) for root in roots]
@@ -111,10 +163,12 @@ def locate(session: Session, ti: TaskInstance) -> Store:
             f"this page may not read the run at {told}: it is below none of the configured folders and prefixes. "
             "Ask an administrator to add one to [elastic] page_roots",
         )
-    store = hook.open_store(told)
-    if not _is_of(store, task_key(ti)):
-        raise HTTPException(403, f"the run at {told} belongs to another task")
-    return store
+    return Located(hook.open_store(told), (conn_id, hook.aws_conn_id))
+
+
+def page_roots() -> list[str]:
+    """The folders and prefixes below which runs may be read, for tasks with the default connection."""
+    return [ElasticHook().run_root, *_page_roots()]
 
 
 def _is_at(uri: str, own: str) -> bool:
@@ -135,10 +189,3 @@ def _is_below(uri: str, root: str, hook: ElasticHook) -> bool:
     if not uri.startswith("s3://"):
         uri, above = os.path.realpath(uri), os.path.realpath(above)
     return uri.startswith(above.rstrip("/") + "/")
-
-
-def _is_of(store: Store, key: str) -> bool:
-    """Whether the run's journal names the task. Journals of earlier releases name no task, and are accepted."""
-    events = Journal(store).read()
-    tasks = {event.task for event in events if hasattr(event, "task")}
-    return key in tasks or tasks <= {None}

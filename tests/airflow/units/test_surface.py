@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,13 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_elastic.adapters.records.journal import Journal
-from airflow_elastic.core.state import Cause, CheckpointProblem, Failure, FailureKind, Unpruned
-from airflow_elastic.core.status_document import document
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
-from airflow_elastic.operators.parameters import build_spec
 from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.status import (
-    Progress,
-    Wait,
-    Waiting,
-)
 from airflow_elastic.triggers.target import OutOfReach, Target, reached
 from tests.support.runs.surface import FakeHook, FakeTask, begun, ended, operator
 
@@ -100,7 +89,8 @@ def test_the_link_names_the_task_instance(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team/")
     ti: Any = FakeTask(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)
     assert ElasticRunLink().get_link(operator(), ti_key=ti) == (
-        "https://airflow.example/team/elastic/runs/a%20dag/manual__2026-01-01T00%3A00%3A00%2B00%3A00/train?map_index=3"
+        "https://airflow.example/team/dags/a%20dag/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/train/mapped/3"
+        "/plugin/training"
     )
 
 
@@ -173,97 +163,7 @@ def test_a_sensor_in_a_worker_pokes_and_one_without_a_run_uri_says_so(hook: Fake
         poking.poke({})
 
 
-# -- page, provider ----------------------------------------------------------------------------------------------------
-
-
-def test_the_page_escapes_whatever_a_script_says(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    evil = "<script>alert(1)</script>"
-    run = begun(hook, tmp_path, spec=build_spec({"command": evil, "engine": "fake"}, name="x"))
-    failed = Failure(FailureKind.CODE_ERROR, evil, traceback=evil, error=evil)
-    state = ended(run, "failed", evil).state.with_attempt(cause=Cause.FAILURE, failure=failed, job=evil)
-    progress = Progress(1, 0.0, metrics={evil: 1.0}, total_steps=3, step=1)
-    status = document(f"/r/{evil}", state, progress, time.time())
-    page = _pages.get_template("run.html").render(status=status, title=evil, run_id=evil, map_index=0)
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 6
-    assert "world size" in page.lower()
-
-
-def test_the_page_shows_a_worker_that_was_lost_without_a_word(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    lost = Failure(FailureKind.WORKER_LOST, "node-1 was lost")
-    state = begun(hook, tmp_path).state.with_attempt(cause=Cause.FAILURE, failure=lost)
-    status = document("/r", state, None, time.time())
-    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "failure: node-1 was lost" in page
-    assert "traceback" not in page
-
-
-def test_the_page_says_why_old_checkpoints_stay(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    state = replace(begun(hook, tmp_path).state, unpruned=Unpruned(20, "what would stay is <damaged>"))
-    status = document("/r", state, None, time.time())
-    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "Old checkpoints were not removed: what would stay is &lt;damaged&gt;" in page
-
-
-def test_the_page_says_whose_copy_was_refused(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    bad = CheckpointProblem(20, "node-1", "its bytes <have> changed", attempt=1)
-    status = document("/r", replace(begun(hook, tmp_path).state, bad_copy=bad), None, time.time())
-    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert (
-        "Worker node-1 refused a copy of the checkpoint of step\n20: its bytes &lt;have&gt; changed" in page
-    )
-
-
-def test_the_page_names_the_phases_of_a_run(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    over = PhaseRecord("<teach>", 0, 40, complete=True, results={"accuracy": 0.975})
-    phases = (over, PhaseRecord("learn", 40, 7))
-
-    def shown(*phases: PhaseRecord) -> str:
-        progress = Progress(1, 0.0, step=47, attached=True, phases=phases)
-        status = document("/r", begun(hook, tmp_path).state, progress, time.time())
-        return _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-
-    page = " ".join(shown(*phases).split())
-    assert '<td>&lt;teach&gt;</td><td class="number">40</td>' in page
-    assert "<td>complete</td> <td>accuracy 0.975</td>" in page
-    assert '<td>learn</td><td class="number">7</td> <td class="number">40</td><td>running</td>' in page
-    assert "<h2>Phases</h2>" not in shown(PhaseRecord("", 0, 7))
-
-
-def test_the_page_of_a_failure_that_left_no_traceback(hook: FakeHook, tmp_path: Path) -> None:
-    """A lost worker leaves none, and the status document leaves out what is None."""
-    from airflow_elastic.web.airflow.app import _pages
-
-    state = begun(hook, tmp_path).state
-    lost = state.with_attempt(
-        cause=Cause.FAILURE, failure=Failure(FailureKind.WORKER_LOST, "node-1 was lost")
-    )
-    status = document("/r", lost, None, time.time())
-    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "failure: node-1 was lost" in page
-    assert "<details>" not in page
-
-
-def test_the_page_says_what_workers_wait_for(hook: FakeHook, tmp_path: Path) -> None:
-    from airflow_elastic.web.airflow.app import _pages
-
-    run = begun(hook, tmp_path)
-    Journal(run.store).append(1, ev.AttemptSubmitted(1.0, 1, "job"))
-    wait = Wait(Waiting.CAPACITY, 2, 4, "3 Insufficient <gpu>")
-    status = document("/r", run.state, None, time.time(), wait)
-    page = _pages.get_template("run.html").render(status=status, title="t", run_id="r", map_index=-1)
-    assert "2 of 4 workers wait for capacity: 3 Insufficient &lt;gpu&gt;" in page
-    assert ">waiting for capacity</span>" in page
+# -- provider -------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_provider_names_is_there() -> None:
