@@ -90,10 +90,10 @@ class ElasticTrainOperator(Lineage, BaseOperator):
     further tries. Airflow may retry after other failures: more lost machines than `backoff_limit`, a hang, a passed
     deadline.
 
-    **Where to look.** The button "Elastic run" on the task instance opens the run's page, also while it is deferred.
-    Its address on the API server is `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1`. It shows state, progress,
-    attempts and why they ended, checkpoints, and where the time went. With `&format=json` it is the status document.
-    Everyone who may read the task instance may read the page. The API server reads the run with its own rights, so it
+    **Where to look.** The tab *Training* of the task instance, also while it is deferred. The page *Elastic runs* has
+    all runs. Who may edit task instances of the DAG can scale, save, stop or resume the run there. On the API server,
+    `/elastic/runs/<dag_id>/<run_id>/<task_id>?map_index=-1&format=json` is the status document.
+    Everyone who may read the task instance may read the tab. The API server reads the run with its own rights, so it
     must reach `run_uri`, below the run root or one of `[elastic] page_roots`. `airflow elastic` shows the same.
 
     **XComs.** `run_uri`, as soon as the run exists. Every 5 s while it trains: `progress`, with `state`, `attempt`,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from airflow_elastic.adapters.records.history import read_history
 from airflow_elastic.core import history as charts
 from airflow_elastic.core.overview.eta import paces
 from airflow_elastic.spec.history import History
@@ -23,7 +24,7 @@ def history(reader: Reader) -> History:
     """The history of a run, as it was at most some seconds ago. Without one, it is empty."""
     snapshot = reader.snapshot()
     age = ENDED_AGE if snapshot.state.ended else AGE
-    found: History = reader.kept("history", lambda: History(snapshot.at), age)
+    found: History = reader.kept("history", lambda: read_history(reader.store, snapshot.at), age)
     return found
 
 

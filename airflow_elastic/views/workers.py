@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_elastic.core.overview.pace import median_seconds, relative
 from airflow_elastic.core.state import Attempt, Cause, Phase
-from airflow_elastic.spec.status import RankReport
+from airflow_elastic.spec.status import RankReport, WorkerUsage
 from airflow_elastic.views.cache import Snapshot
 
 
@@ -25,9 +25,19 @@ def workers(snapshot: Snapshot) -> dict[str, Any]:
     steps = median_seconds(rank.step_seconds for rank in ranks)
     forward = median_seconds(rank.forward_seconds for rank in ranks)
     slow = set(snapshot.document["stragglers"])
+    used = {one.worker: one for one in told.usage} if told is not None and ranks else {}
     placed = {str(one.get("worker")): one for one in snapshot.document["placement"]}
     rows = [
-        _worker(name, by_worker.get(name, ()), placed.get(name, {}), snapshot, steps, forward, slow)
+        _worker(
+            name,
+            by_worker.get(name, ()),
+            used.get(name, WorkerUsage(name, 0.0)),
+            placed.get(name, {}),
+            snapshot,
+            steps,
+            forward,
+            slow,
+        )
         for name in _names(state.attempt, {**by_worker, **placed})
     ]
     unit = state.spec.workers.node_unit
@@ -69,6 +79,7 @@ def index(name: str) -> int:
 def _worker(
     name: str,
     ranks: tuple[RankReport, ...],
+    used: WorkerUsage,
     placed: Mapping[str, Any],
     snapshot: Snapshot,
     steps: float | None,
@@ -83,17 +94,20 @@ def _worker(
         "name": name,
         "index": index(name),
         "state": state,
-        "machine": placed.get("machine"),
+        "machine": placed.get("machine") or used.machine or None,
         "ranks": sorted(rank.rank for rank in ranks),
         "step": max((rank.step for rank in ranks), default=None),
         "step_seconds": seconds,
         "relative": relative(seconds, steps),
         "forward_seconds": passed,
         "relative_forward": relative(passed, forward),
-        "cpu": None,
-        "memory_bytes": sum(rank.memory_bytes for rank in ranks) or None,
-        "gpu_utilisation": None,
-        "gpu_memory_bytes": None,
+        "cpu": used.cpu,
+        "memory_bytes": used.memory_bytes or sum(rank.memory_bytes for rank in ranks) or None,
+        "gpu_utilisation": used.gpu_utilisation,
+        "gpu_memory_bytes": used.gpu_memory_bytes,
+        "received_bytes_per_second": used.received_bytes_per_second,
+        "sent_bytes_per_second": used.sent_bytes_per_second,
+        "state_bytes": used.state_bytes,
         "last_word_at": last,
         "last_word_seconds": None if last is None else max(0.0, snapshot.at - last),
         "straggler": any(rank.rank in slow for rank in ranks),
