@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.views.curves import Curves
 from airflow_elastic.views.run_list import row, unreadable
 
 if TYPE_CHECKING:
@@ -63,27 +64,32 @@ class Index:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._places, self._open, self._clock = places, open_place, clock
-        self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._read: dict[str, tuple[float, dict[str, Any] | str]] = {}
-        self._known: tuple[float, list[Place]] | None = None
+        self._known: _Known | None = None
+        self._curves = Curves(clock)
 
     def rows(self) -> tuple[float, list[dict[str, Any]]]:
         """When the runs were last read, in epoch seconds, and their rows.
 
         Raises:
-            ElasticError: the runs cannot be listed, and never could.
+            ElasticError: the runs cannot be listed, and were not for a while.
         """
         known, now = self._known, self._clock()
-        if known is None or not 0 <= now - known[0] <= STALE:
+        if known is None or not 0 <= now - known.at <= STALE:
             with self._renewing:  # one renews, the others wait
                 if self._known is known:
                     self._renew()
-        elif now - known[0] > FRESH and self._renewing.acquire(blocking=False):
+        elif now - known.at > FRESH and self._renewing.acquire(blocking=False):
             threading.Thread(target=self._behind, daemon=True, name="elastic-index").start()
         assert self._known is not None  # noqa: S101 - set above
-        at, places = self._known
-        return at, [self._row(place) for place in places]
+        return self._known.at, self._known.rows
+
+    def with_curves(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """These rows with their small curves, as far as these were read. Others are read behind the back."""
+        known = self._known
+        stores = {} if known is None else known.places
+        return self._curves.drawn(rows, lambda row: self._open(stores[row["path"]]))
 
     def _behind(self) -> None:
         try:
@@ -102,11 +108,10 @@ class Index:
                 found = list(pool.map(self._document, due))
         else:
             found = [self._document(place) for place in due]
-        with self._lock:
-            kept = {place.uri for place in places}
-            self._read = {uri: value for uri, value in self._read.items() if uri in kept}
-            self._read.update({place.uri: (now, value) for place, value in zip(due, found, strict=True)})
-            self._known = now, places
+        read = {place.uri: (now, value) for place, value in zip(due, found, strict=True)}
+        self._read = {place.uri: read.get(place.uri) or self._read[place.uri] for place in places}
+        rows = [self._row(place, now) for place in places]
+        self._known = _Known(now, rows, {place.path: place for place in places})
 
     def _is_due(self, place: Place, now: float) -> bool:
         at, value = self._read.get(place.uri, (0.0, ""))
@@ -122,12 +127,12 @@ class Index:
         except ElasticError as error:
             return str(error)
 
-    def _row(self, place: Place) -> dict[str, Any]:
-        _, value = self._read.get(place.uri, (0.0, "not read yet"))
+    def _row(self, place: Place, now: float) -> dict[str, Any]:
+        _, value = self._read[place.uri]
         if isinstance(value, str):
             return unreadable(place.path, place.uri, value, **place.more)
         try:
-            return row(place.path, place.uri, value, self._clock(), **place.more)
+            return row(place.path, place.uri, value, now, **place.more)
         except (
             LookupError,
             TypeError,
@@ -135,6 +140,15 @@ class Index:
             ValueError,
         ) as error:  # damaged, or of another release
             return unreadable(place.path, place.uri, f"its status cannot be read: {error!r}", **place.more)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The list at one moment."""
+
+    at: float
+    rows: list[dict[str, Any]]
+    places: dict[str, Place]
 
 
 def _parsed(data: bytes | None) -> dict[str, Any] | None:

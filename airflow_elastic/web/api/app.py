@@ -78,7 +78,7 @@ def _list_routes(host: Host) -> APIRouter:
         page = listed(
             rows, at=at, state=state, q=q, sort=sort, limit=max(0, min(limit, 1000)), offset=max(0, offset)
         )
-        return answer(request, page)
+        return answer(request, {**page, "runs": host.index.with_curves(page["runs"])})
 
     return router
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from airflow_elastic.views.cache import Reader
+    from airflow_elastic.views.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Host(Protocol):
     @property
     def mode(self) -> str:
         """`airflow` or `standalone`."""
+        ...
+
+    @property
+    def index(self) -> Index:
+        """All runs that anybody may read."""
         ...
 
     @property
