@@ -19,7 +19,7 @@ from airflow_elastic.adapters.records.reports import parse_seen, read_progress
 from airflow_elastic.control.runs import FRESH_SECONDS
 from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import RunMissing
+from airflow_elastic.spec.errors import ElasticError, RunMissing
 from airflow_elastic.views.told import fold
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: A run that was read so many seconds ago is read again.
 FRESH = 2.0
+
+#: After so many seconds it is checked whether it is still the same run.
+SAME = 30.0
 
 #: The most runs that are kept in memory.
 MOST_RUNS = 128
@@ -75,6 +78,9 @@ class Reader:
         self._events: list[dict[str, Any]] = []
         self._tasks: set[str | None] = set()
         self._newest: Snapshot | None = None
+        self._error: tuple[float, ElasticError] | None = None
+        self._first: bytes | None = None
+        self._same_at = float("-inf")
         self._kept: dict[str, tuple[float, Any]] = {}
         self._locks: dict[str, threading.Lock] = {}
 
@@ -88,8 +94,16 @@ class Reader:
         with self._lock:
             now = self._clock()
             newest = self._newest
-            if newest is None or not 0 <= now - newest.at <= age:
+            if newest is not None and 0 <= now - newest.at <= age:
+                return newest
+            if self._error is not None and 0 <= now - self._error[0] <= FRESH:
+                raise self._error[1]  # who waited for the answer does not ask the storage again
+            try:
                 newest = self._newest = self._read(now)
+            except ElasticError as error:
+                self._error = self._clock(), error
+                raise
+            self._error = None
             return newest
 
     def kept(self, name: str, make: Callable[[], Any], age: float) -> Any:
@@ -109,7 +123,17 @@ class Reader:
             self._newest = None
             self._kept.pop("checkpoints", None)
 
+    def _begin_again(self, now: float) -> None:
+        """Forget everything if another run is at this place now: the old one was removed."""
+        if 0 <= now - self._same_at <= SAME:
+            return
+        first, self._same_at = self.store.get(layout.journal_entry(0)), now
+        if first != self._first:
+            self._first, self._state, self._newest = first, None, None
+            self._events, self._tasks, self._kept = [], set(), {}
+
     def _read(self, now: float) -> Snapshot:
+        self._begin_again(now)
         events = self._journal.read(len(self._events))
         for event, (state, told) in zip(events, fold(self._state, events, len(self._events)), strict=True):
             self._state = state

@@ -24,11 +24,11 @@ from airflow_elastic.web.standalone.runs import RunsBelow
 PORT, PORTS = 8750, 20
 
 
-def application(root: str, token: str, port: int, *, static: Path = STATIC) -> Access:
+def application(root: str | RunsBelow, token: str, port: int, *, static: Path = STATIC) -> Access:
     """The whole application of the server.
 
     Args:
-        root: the URI below which the runs are.
+        root: the URI below which the runs are, or the host for it.
         token: what who asks must have.
         port: where the server listens.
         static: folder of the built pages.
@@ -36,7 +36,7 @@ def application(root: str, token: str, port: int, *, static: Path = STATIC) -> A
     Raises:
         InvalidInput: the URI cannot be one.
     """
-    app = build(RunsBelow(root))
+    app = build(RunsBelow(root) if isinstance(root, str) else root)
     _add_pages(app, static)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     return Access(app, token, port)

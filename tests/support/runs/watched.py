@@ -18,6 +18,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 from airflow_elastic.views.below import id_of
+from airflow_elastic.web.standalone.runs import RunsBelow
 from airflow_elastic.web.standalone.server import application
 from tests.support.builders import spec
 
@@ -61,7 +62,8 @@ class Browser(TestClient):
     """Somebody with the token of a server over these runs; `signed_in` False: without it."""
 
     def __init__(self, root: Path, *, signed_in: bool = True, static: Path | None = None) -> None:
-        app = application(str(root), TOKEN, PORT, **({} if static is None else {"static": static}))
+        self.host = RunsBelow(str(root))
+        app = application(self.host, TOKEN, PORT, **({} if static is None else {"static": static}))
         super().__init__(app, base_url=BASE, follow_redirects=False)
         if signed_in:
             self.headers["Authorization"] = f"Bearer {TOKEN}"

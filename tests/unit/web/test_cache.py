@@ -1,0 +1,215 @@
+"""A run is read once for all who watch it, and only as far as it is new."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.folder import FolderStore
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.errors import RunMissing, StoreError
+from airflow_elastic.views import index as indexes
+from airflow_elastic.views.below import index_of
+from airflow_elastic.views.cache import SAME, Reader, Readers
+from airflow_elastic.web.standalone.runs import RunsBelow
+from tests.support.runs.watched import Browser, publish, submitted, trained, write_run
+
+
+class Counting(FolderStore):
+    """Counts what is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.reads: Counter[str] = Counter()
+        self.broken = False
+
+    def get(self, key: str) -> bytes | None:
+        if self.broken:
+            raise StoreError("the storage is out of reach")
+        self.reads[key] += 1
+        return super().get(key)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_fifty_watchers_read_the_run_once(tmp_path: Path) -> None:
+    """All routes of a page, asked by fifty people at the same time."""
+    write_run(tmp_path / "one", submitted(), progress=trained())
+    browser, stores = Browser(tmp_path), list[Counting]()
+    host = browser.host
+    assert isinstance(host, RunsBelow)
+    counting = Counting(tmp_path / "one")
+    stores.append(counting)
+    host.readers = Readers(clock=Clock())
+    host.readers.of(counting)
+    begin = threading.Barrier(50)
+
+    def watch(_: int) -> list[int]:
+        begin.wait()
+        whats = ("", "/workers", "/events", "/history", "/heatmap", "/checkpoints", "/logs")
+        return [browser.of("one", what).status_code for what in whats]
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(watch, range(50)))
+    assert answers == [[200] * 7] * 50
+    assert counting.reads["journal/00000001.json"] == 1
+    assert counting.reads["reports/attempt-0001.json"] == 1
+    assert counting.reads["status.json"] == 1
+    assert max(counting.reads.values()) <= 2, counting.reads
+
+
+def test_only_new_entries_of_the_journal_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path, submitted(), progress=trained())
+    store, clock = Counting(tmp_path), Clock()
+    reader = Reader(store, clock=clock)
+    assert len(reader.snapshot().events) == 2
+    store.reads.clear()
+    clock.now += 1.0
+    assert reader.snapshot() is reader.snapshot()
+    assert not store.reads
+    clock.now += 10.0
+    assert Journal(store).append(2, ev.CheckpointCommitted(clock.now, 1, 90, "k"))
+    found = reader.snapshot()
+    assert [event["seq"] for event in found.events] == [0, 1, 2]
+    assert found.document["checkpoints"]["newest"]["step"] == 90
+    assert {key for key in store.reads if key.startswith("journal/")} == {
+        "journal/00000002.json",
+        "journal/00000003.json",
+    }
+
+
+def test_an_ended_run_costs_a_read_and_may_be_reopened(tmp_path: Path) -> None:
+    write_run(tmp_path, submitted(), ev.AttemptGone(time.time(), 1), ev.RunEnded(time.time(), "failed", "x"))
+    store, clock = Counting(tmp_path), Clock()
+    reader = Reader(store, clock=clock)
+    assert reader.snapshot().state.ended
+    store.reads.clear()
+    clock.now += 10.0
+    assert reader.snapshot().state.ended
+    assert dict(store.reads) == {"journal/00000004.json": 1}
+    clock.now += 10.0
+    assert Journal(store).append(4, ev.RunReopened(clock.now, "ada"))
+    assert not reader.snapshot().state.ended
+
+
+def test_another_run_at_the_same_place_is_read_anew(tmp_path: Path) -> None:
+    """Somebody removes a run and begins another one there."""
+    store, clock = Counting(tmp_path / "one"), Clock()
+    write_run(
+        tmp_path / "one",
+        submitted(),
+        *[ev.CheckpointCommitted(1.0, 1, step, "k") for step in (1, 2, 3)],
+        name="old",
+    )
+    reader = Reader(store, clock=clock)
+    assert len(reader.snapshot().events) == 5
+    (tmp_path / "one").rename(tmp_path / "two")
+    clock.now += SAME + 1
+    with pytest.raises(RunMissing):
+        reader.snapshot()
+    write_run(tmp_path / "one", submitted(), name="new")
+    clock.now += SAME + 1
+    found = reader.snapshot()
+    assert (found.document["run"]["name"], len(found.events)) == ("new", 2)
+
+
+def test_a_storage_that_is_out_of_reach_is_asked_once_by_all(tmp_path: Path) -> None:
+    write_run(tmp_path, submitted(), progress=trained())
+    store, clock = Counting(tmp_path), Clock()
+    reader = Reader(store, clock=clock)
+    reader.snapshot()
+    clock.now += 10.0
+    store.broken = True
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            reader.snapshot()
+    store.broken = False
+    with pytest.raises(StoreError):
+        reader.snapshot()
+    clock.now += 10.0
+    assert reader.snapshot().document["step"] == 100
+
+
+def test_few_runs_are_kept(tmp_path: Path) -> None:
+    readers = Readers(most=2)
+    stores = [Counting(tmp_path / name) for name in "abc"]
+    first = readers.of(stores[0])
+    assert readers.of(stores[0]) is first
+    readers.of(stores[1])
+    readers.of(stores[2])
+    assert readers.of(stores[0]) is not first
+
+
+# -- the list ------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_is_read_behind_the_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks gets what is known at once; ended runs are not read each time."""
+    for name in ("a", "b"):
+        write_run(tmp_path / name, submitted(), progress=trained(), name=name)
+    write_run(tmp_path / "over", submitted(), ev.RunEnded(time.time(), "failed", "x"), name="over")
+    reads: Counter[str] = Counter()
+    real = indexes.Index._document
+
+    def counted(self: indexes.Index, place: Any) -> Any:
+        reads[place.uri.rpartition("/")[2]] += 1
+        return real(self, place)
+
+    monkeypatch.setattr(indexes.Index, "_document", counted)
+    index = index_of(FolderStore(str(tmp_path)))
+    clock = index._clock = Clock()
+    with ThreadPoolExecutor(20) as pool:
+        assert len({at for at, _ in pool.map(lambda _: index.rows(), range(20))}) == 1
+    assert reads == {"a": 1, "b": 1, "over": 1}
+    clock.now += indexes.FRESH + 1
+    at, rows = index.rows()
+    assert at < clock.now  # the old rows, at once
+    with index._renewing:  # the reading behind the back is over
+        pass
+    assert index.rows()[0] == clock.now
+    assert reads == {"a": 2, "b": 2, "over": 1}
+    assert {row["name"] for row in rows} == {"a", "b", "over"}
+
+
+def test_the_list_outlives_a_storage_that_is_out_of_reach(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", submitted(), progress=trained())
+    index = index_of(FolderStore(str(tmp_path)))
+    clock = index._clock = Clock()
+    assert len(index.rows()[1]) == 1
+
+    def fail() -> Any:
+        raise StoreError("out of reach")
+
+    index._places = fail
+    clock.now += indexes.FRESH + 1
+    assert len(index.rows()[1]) == 1
+    with index._renewing:
+        pass
+    clock.now += indexes.STALE + 1
+    with pytest.raises(StoreError):
+        index.rows()
+
+
+def test_a_row_has_its_curve_after_a_moment(tmp_path: Path) -> None:
+    """The first answer does not wait for the histories of all its rows."""
+    store = write_run(tmp_path / "a", submitted(), progress=trained())
+    publish(store)
+    index = index_of(FolderStore(str(tmp_path)))
+    (row,) = index.with_curves(index.rows()[1])
+    assert row["sparkline"] == []
+    with index._curves._reading:
+        pass
+    assert index._curves._known[row["uri"]][2] == []
