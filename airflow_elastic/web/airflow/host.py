@@ -10,8 +10,8 @@ from airflow.utils.session import create_session
 
 from airflow_elastic.operators.link import task_page
 from airflow_elastic.triggers.task import task_key
+from airflow_elastic.views.all_runs.index import Index
 from airflow_elastic.views.cache import Readers
-from airflow_elastic.views.index import Index
 from airflow_elastic.web.airflow import listing, permissions
 from airflow_elastic.web.airflow.locate_run import Located, Locator, check_owner, page_roots
 from airflow_elastic.web.api.guard import own_origins

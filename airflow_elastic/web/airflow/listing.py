@@ -15,7 +15,7 @@ from sqlalchemy import and_, select
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.triggers.task import task_key
-from airflow_elastic.views.index import Place
+from airflow_elastic.views.all_runs.index import Place
 from airflow_elastic.web.airflow.locate_run import Located, Locator, TaskInstance, check_owner, parameters
 
 if TYPE_CHECKING:

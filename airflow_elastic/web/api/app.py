@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 import airflow_elastic
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, RunMissing
-from airflow_elastic.views.run_list import listed
+from airflow_elastic.views.all_runs.run_list import listed
 from airflow_elastic.web.api.answers import WithHeaders, answer
 from airflow_elastic.web.api.run_routes import routes_of_a_run
 

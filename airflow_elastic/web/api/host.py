@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from fastapi import Request
 
+    from airflow_elastic.views.all_runs.index import Index
     from airflow_elastic.views.cache import Reader
-    from airflow_elastic.views.index import Index
 
 
 @dataclass(frozen=True, slots=True)

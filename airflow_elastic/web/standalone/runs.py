@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import HTTPException
 
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.views.below import index_of, key_of, path_of, store_of
+from airflow_elastic.views.all_runs.below import index_of, key_of, path_of, store_of
 from airflow_elastic.views.cache import Readers
 from airflow_elastic.web.api.guard import own_origins
 from airflow_elastic.web.api.host import Opened

@@ -17,7 +17,7 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
-from airflow_elastic.views.below import id_of
+from airflow_elastic.views.all_runs.below import id_of
 from airflow_elastic.web.standalone.runs import RunsBelow
 from airflow_elastic.web.standalone.server import application
 from tests.support.builders import spec

@@ -12,7 +12,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import RankReport
-from airflow_elastic.views.below import id_of, key_of
+from airflow_elastic.views.all_runs.below import id_of, key_of
 from tests.support.runs.watched import BASE, PORT, TOKEN, Browser, submitted, trained, write_run
 
 ROUTES = [

@@ -15,8 +15,8 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import RunMissing, StoreError
-from airflow_elastic.views import index as indexes
-from airflow_elastic.views.below import index_of
+from airflow_elastic.views.all_runs import index as indexes
+from airflow_elastic.views.all_runs.below import index_of
 from airflow_elastic.views.cache import SAME, Reader, Readers
 from airflow_elastic.web.standalone.runs import RunsBelow
 from tests.support.runs.watched import Browser, publish, submitted, trained, write_run

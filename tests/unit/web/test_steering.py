@@ -12,7 +12,7 @@ from airflow_elastic.adapters.records import checkpoint_retention
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import events as ev
-from airflow_elastic.views.below import id_of
+from airflow_elastic.views.all_runs.below import id_of
 from tests.support.runs.watched import BASE, TOKEN, Browser, submitted, trained, write_run
 from tests.unit.web.test_details import save
 

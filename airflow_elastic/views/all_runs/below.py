@@ -10,7 +10,7 @@ from airflow_elastic.adapters.storage.keys import key_problem
 from airflow_elastic.adapters.storage.list_runs import runs_below
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.spec import layout
-from airflow_elastic.views.index import Index, Place
+from airflow_elastic.views.all_runs.index import Index, Place
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
-from airflow_elastic.views.curves import Curves
-from airflow_elastic.views.run_list import row, unreadable
+from airflow_elastic.views.all_runs.curves import Curves
+from airflow_elastic.views.all_runs.run_list import row, unreadable
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
