@@ -8,6 +8,7 @@ import click
 
 from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.cli.help_text import Command
+from airflow_elastic.cli.number_types import PORT
 from airflow_elastic.spec.errors import InvalidInput
 
 #: It is above the command line, which does not import it until it is asked for: its packages are an extra.
@@ -18,7 +19,7 @@ _SERVER = "airflow_elastic.web.standalone.server"
 @click.argument("root")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=PORT,
     metavar="N",
     help="Where to listen; 0 takes a free port.  [default: 8750, or one of the next]",
 )
