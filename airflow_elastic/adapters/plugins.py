@@ -22,6 +22,7 @@ _EXTRAS = {
     "numpy": "runtime",
     "safetensors": "safetensors",
     "starlette": "ui",
+    "tensorboard": "tensorboard",
     "torch": "runtime",
     "uvicorn": "ui",
 }

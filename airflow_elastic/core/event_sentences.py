@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
 from airflow_elastic.core.units import size
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
@@ -154,6 +156,11 @@ def waits(wait: Wait) -> str:
     """`2 of 4 workers wait for capacity: 0/3 nodes are available`."""
     verb = _WAITS[wait.state][wait.workers > 1]
     return f"{share(wait)} {verb}" + (f": {wait.reason}" if wait.reason else "")
+
+
+def tensorboard_command(uri: str) -> str:
+    """`tensorboard --logdir /mnt/runs/mnist/tensorboard`: shows the event files of a run that writes them."""
+    return f"tensorboard --logdir {shlex.quote(f'{uri}/{layout.TENSORBOARD}'.rstrip('/'))}"
 
 
 def restoring(done: int, whole: int) -> str:

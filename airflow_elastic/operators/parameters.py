@@ -48,6 +48,7 @@ PATHS = {
     "scaling": "scaling",
     "env": "env",
     "secrets": "secrets",
+    "tensorboard": "tensorboard",
 }
 
 #: The parameter of the operator, by path in a run specification.

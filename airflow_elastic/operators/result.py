@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.core.event_sentences import tensorboard_command
 from airflow_elastic.core.restart import has_begun
 from airflow_elastic.core.state import Cause, FailureKind
 from airflow_elastic.spec import layout
@@ -83,11 +84,13 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     return AirflowFailException(text) if stopped or own else AirflowException(text)
 
 
-def run_summary(state: RunState) -> str:
+def run_summary(run: Run, state: RunState) -> str:
     """What a task finds at its run URI, for its log."""
-    attempt = state.attempt
+    attempt, board = state.attempt, ""
+    if state.spec.tensorboard:
+        board = f"; to watch it: {tensorboard_command(run.store.uri)}"
     if state.ended:
-        return f"has ended before: {state.outcome}"
+        return f"has ended before: {state.outcome}{board}"
     if attempt.job is None and attempt.number == 1:
-        return "is new"
-    return f"is taken over: {state.label}, attempt {attempt.number}, step {attempt.last_step}"
+        return f"is new{board}"
+    return f"is taken over: {state.label}, attempt {attempt.number}, step {attempt.last_step}{board}"

@@ -136,6 +136,7 @@ class ElasticTrainOperator(Lineage, BaseOperator):
         scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`.
         env: environment variables of the workers; no secrets, because they are stored as plain text.
         secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
+        tensorboard: write event files of TensorBoard, in `tensorboard/` below the run URI. Default: False.
         run_uri: where the run is stored: an absolute path of a folder, or `s3://bucket/prefix`. Training workers,
             triggerer and Airflow's workers must reach it. It must be new, empty, or have this run. Default:
             `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's `run_root`, else
@@ -210,6 +211,7 @@ class ElasticTrainOperator(Lineage, BaseOperator):
         scaling: Sequence[Mapping[str, Any]] | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Sequence[Mapping[str, str]] | None = None,
+        tensorboard: bool | None = None,
         run_uri: str | None = None,
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
@@ -220,15 +222,12 @@ class ElasticTrainOperator(Lineage, BaseOperator):
         super().__init__(**kwargs)
         self.command = command
         self.workers = workers
-        self.min_workers = min_workers
-        self.max_workers = max_workers
+        self.min_workers, self.max_workers = min_workers, max_workers
         self.procs_per_worker = procs_per_worker
         self.node_unit = node_unit
         self.worker_resources = worker_resources
-        self.launcher = launcher
-        self.launcher_options = launcher_options
-        self.engine = engine
-        self.engine_options = engine_options
+        self.launcher, self.launcher_options = launcher, launcher_options
+        self.engine, self.engine_options = engine, engine_options
         self.working_dir = working_dir
         self.checkpoint_every_steps = checkpoint_every_steps
         self.checkpoint_every_seconds = checkpoint_every_seconds
@@ -246,6 +245,7 @@ class ElasticTrainOperator(Lineage, BaseOperator):
         self.scaling = scaling
         self.env = env
         self.secrets = secrets
+        self.tensorboard = tensorboard
         self.run_uri = run_uri
         self.elastic_conn_id = elastic_conn_id
         self.aws_conn_id = aws_conn_id
@@ -275,7 +275,7 @@ class ElasticTrainOperator(Lineage, BaseOperator):
         except ElasticError as error:
             raise AirflowException(str(error)) from error
         ti.xcom_push(key="run_uri", value=run.store.uri)
-        self.log.info("the run %s %s", run.store.uri, run_summary(state))
+        self.log.info("the run %s %s", run.store.uri, run_summary(run, state))
         if state.ended:
             return self._conclude(context, run, state)
         if self.deferrable:

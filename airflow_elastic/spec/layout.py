@@ -19,6 +19,7 @@ jobs/<name>/...                               documents that a cluster job's wor
 logs/attempt-0002/g01-rank-0.log              output of a rank
 history/training/archive-00000017             series of the run, as of the last fold (adapters.records.history)
 history/training/recent-a0002-<writer>        what a lead agent has added since; history/controller/: a controller
+tensorboard/attempt-0002/events.out...         event files of TensorBoard, if they are wanted
 acknowledged/<owner>                          a task has taken the result
 status.json                                   the status document
 ```
@@ -41,6 +42,7 @@ RESUMED = "checkpoints/resumed.json"
 QUARANTINE = "checkpoints/quarantine/"
 JOBS = "jobs/"
 HISTORY = "history/"
+TENSORBOARD = "tensorboard/"
 ACKNOWLEDGED = "acknowledged/"
 
 
@@ -126,6 +128,11 @@ def history_archive(source: str, number: int) -> str:
 def history_recent(source: str, attempt: int, writer: str) -> str:
     """Key of what a writer of the history has added since the last archive."""
     return f"{HISTORY}{source}/recent-a{attempt:04d}-{writer}"
+
+
+def event_files(attempt: int) -> str:
+    """Folder of an attempt's event files of TensorBoard."""
+    return f"{TENSORBOARD}attempt-{attempt:04d}/"
 
 
 def attempt_logs(attempt: int) -> str:

@@ -248,6 +248,8 @@ class RunSpec:
         scaling: planned scale steps.
         env: plain environment variables of the workers. The journal stores them, so put no secrets here.
         secrets: environment variables by reference.
+        tensorboard: write the history also as TensorBoard's event files, in `tensorboard/` below the run URI. Needs the
+            extra `tensorboard` where workers run. Default: false.
     """
 
     command: tuple[str, ...]
@@ -267,6 +269,7 @@ class RunSpec:
     scaling: tuple[ScaleStep, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[SecretRef, ...] = ()
+    tensorboard: bool | None = None  # None is left out of the digest, which runs of earlier releases keep
 
     def __post_init__(self) -> None:
         with Checks() as check:

@@ -55,6 +55,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "restart_policy": ("restart", "policy"),
     "backoff_limit": ("restart", "backoff_limit"),
     "deadline": ("active_deadline_seconds",),
+    "tensorboard": ("tensorboard",),
 }
 
 _OPTIONS: tuple[Callable[[Command], Command], ...] = (
@@ -108,6 +109,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option(
         "--deadline", type=float, metavar="S", help="End the run after S seconds.  [default: no limit]"
     ),
+    click.option("--tensorboard", is_flag=True, default=None, help="Write event files of TensorBoard."),
     click.option("--env", **_pair("K=V"), help="A variable of the workers; no secrets."),
     click.option(
         "--secret",

@@ -27,6 +27,7 @@ from airflow_elastic.cli.drive.progress_lines import ProgressLines, progress_lin
 from airflow_elastic.cli.drive.spec_file import in_file, read_plain
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.control.runs import Run, start_run
+from airflow_elastic.core.event_sentences import tensorboard_command
 from airflow_elastic.core.machine import replay
 from airflow_elastic.engines.api import find_engine
 from airflow_elastic.spec.errors import InvalidInput, RunDiffers, RunMissing, SpecError
@@ -119,6 +120,8 @@ def run(
     if (state := found.state).ended:  # it has succeeded, because start_run has reopened any other one
         console.print(f"{store.uri} is complete already: nothing is started", soft_wrap=True)
         return _conclude(console, found, state, as_json=as_json)
+    if spec.tensorboard:
+        console.print(f"tensorboard: {tensorboard_command(store.uri)}", soft_wrap=True, style="dim")
     if detached:
         return _detach(found, output=output is not False, as_json=as_json)
     shown = output if output is not None else not console.is_terminal

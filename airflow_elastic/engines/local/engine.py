@@ -81,6 +81,9 @@ class LocalEngine:
         elif module is not None and python == sys.executable and not _is_there(module):
             allowed = f"a launcher whose package is installed here: this one needs {module} ({how_to_install(module)})"
             problems.append(Problem("launcher", spec.launcher, allowed))
+        if spec.tensorboard and python == sys.executable and not _is_there("tensorboard"):
+            allowed = f"false where TensorBoard is not installed: {how_to_install('tensorboard')}"
+            problems.append(Problem("tensorboard", spec.tensorboard, allowed))
         workers = spec.workers
         if workers.at_most * workers.procs > MOST_PROCS:
             allowed = f"at most {MOST_PROCS} ranks with the engine local: all are processes of this machine"

@@ -194,6 +194,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "scaling": [{"workers": 6, "at_step": 3}],
         "env": {"A": "b"},
         "secrets": [{"name": "T", "source": "env", "key": "K"}],
+        "tensorboard": True,
     }
     assert given.keys() == PATHS.keys()
     spec = build_spec(given, name="n")

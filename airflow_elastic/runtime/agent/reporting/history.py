@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records.history import TRAINING, HistoryWriter
 from airflow_elastic.core.history.samples import has_moved, training_rows, training_values, usage_rows
+from airflow_elastic.runtime.agent.reporting.event_files import EventFiles
 from airflow_elastic.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class HistoryKeeper:
         self._former: list[HistoryWriter] = []  # of earlier attempts
         self._last: Progress | None = None
         self._measured: dict[str, float] = {}
+        self._board = EventFiles(node.store) if node.record.spec.tensorboard else None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="history", daemon=True)
 
@@ -49,8 +51,11 @@ class HistoryKeeper:
             if writer is not None:
                 self._former.append(writer)
             self._writer = writer = HistoryWriter(self._node.store, TRAINING, attempt=progress.attempt)
+        values = training_values(progress) if moved else {}
         rows = {**(training_rows(progress) if moved else {}), **usage_rows(used)}
-        writer.add(progress.at, training_values(progress) if moved else {}, rows)
+        writer.add(progress.at, values, rows)
+        if self._board is not None:
+            self._board.add(progress.attempt, progress.at, values)
         if not self._thread.is_alive() and not self._over.is_set():
             self._thread.start()
 
@@ -72,6 +77,8 @@ class HistoryKeeper:
                 del self._former[0]
             if self._writer is not None:
                 self._writer.flush() if last else self._writer.tend()
+            if self._board is not None:
+                self._board.tend(last=last)
         except StoreError as error:  # the numbers stay in memory
             log.warning("the history could not be written, trying again: %s", error)
         except Exception:
