@@ -232,6 +232,7 @@ export interface HeatMap {
 }
 
 export interface Evidence {
+  error?: string | null;
   traceback?: string | null;
   exit_code?: number | null;
   signal?: string | number | null;

@@ -6,7 +6,7 @@ import { count } from "../format/numbers.ts";
 import { useDark } from "../parts/settings.ts";
 import type { ChartKind } from "./catalogue.ts";
 import { onPoint, pointAt, pointed } from "./cursor.ts";
-import { indexAt, newest, plotData, type PlotData } from "./plot_data.ts";
+import { holding, indexAt, newest, plotData, type PlotData, type Value } from "./plot_data.ts";
 import { type Backdrop, plotOptions } from "./plot_options.ts";
 import type { TimeRange } from "./time_range.ts";
 
@@ -75,7 +75,7 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
   }, [data, kind]);
 
   const first = data.columns[0];
-  const positive = first !== undefined && first.min.every((value) => value === null || value > 0);
+  const positive = first !== undefined && first.min.every((value) => value == null || value > 0);
   return (
     <figure className="el-chart">
       <figcaption>
@@ -107,12 +107,12 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
 }
 
 function aligned({ times, columns }: PlotData, kind: ChartKind): uPlot.AlignedData {
-  const lists: (number | null)[][] = [];
+  const lists: Value[][] = [];
   columns.forEach(({ mean, min, max }, index) => {
     lists.push(mean);
     if (index === 0 && !kind.stepped) lists.push(min, max);
   });
-  return [times, ...lists];
+  return [times, ...lists] as uPlot.AlignedData;
 }
 
 /** What the heading says: the values under the cursor, else the newest ones. */
@@ -121,11 +121,11 @@ function words(kind: ChartKind, { times, columns, strange }: PlotData, at: numbe
   if (index >= 0 && strange.includes(times[index] as number)) return "not a number";
   return columns
     .map(({ mean, min, max }, column) => {
-      const value = at === null ? newest(mean) : mean[index];
+      const value = at === null ? newest(mean) : holding(mean, index);
       const name = kind.words?.[column];
       const spread =
-        at !== null && column === 0 && !kind.stepped && min[index] !== max[index]
-          ? `  (${kind.format(min[index])} to ${kind.format(max[index])})`
+        at !== null && column === 0 && !kind.stepped && holding(min, index) !== holding(max, index)
+          ? `  (${kind.format(holding(min, index))} to ${kind.format(holding(max, index))})`
           : "";
       return `${name ? `${name} ` : ""}${kind.format(value)}${spread}`;
     })
@@ -133,7 +133,7 @@ function words(kind: ChartKind, { times, columns, strange }: PlotData, at: numbe
 }
 
 function summary(kind: ChartKind, { columns }: PlotData): string {
-  const values = columns[0]?.mean.filter((value): value is number => value !== null) ?? [];
+  const values = columns[0]?.mean.filter((value): value is number => value != null) ?? [];
   if (values.length === 0) return `${kind.title}: nothing yet`;
   const low = values.reduce((a, b) => Math.min(a, b));
   const high = values.reduce((a, b) => Math.max(a, b));

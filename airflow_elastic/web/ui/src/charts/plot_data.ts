@@ -2,10 +2,13 @@
 import { numbers } from "../api/numbers.ts";
 import type { Series } from "../api/types.ts";
 
-/** For each series four lists beside the common times: mean, smallest, largest. A gap is null. */
+/** As the plotting library wants it: null is a gap, undefined is a time at which there is nothing to say. */
+export type Value = number | null | undefined;
+
+/** For each series three lists beside the common times: mean, smallest, largest. */
 export interface PlotData {
   times: number[];
-  columns: { mean: (number | null)[]; min: (number | null)[]; max: (number | null)[] }[];
+  columns: { mean: Value[]; min: Value[]; max: Value[] }[];
   /** Times at which the first series was no finite number. */
   strange: number[];
 }
@@ -22,8 +25,9 @@ export function plotData(series: readonly (Series | undefined)[]): PlotData {
         if (value !== null && !Number.isFinite(value)) strange.push(one.t[i] as number);
       });
     }
-    const own = [mean, numbers(one.min), numbers(one.max)].map((values) => values.map(finite));
-    const [spread, low, high] = one.t.length === times.length ? own : own.map((values) => along(times, one.t, values));
+    const own = [mean, numbers(one.min), numbers(one.max)];
+    const common = one.t.length === times.length ? own : own.map((values) => along(times, one.t, values));
+    const [spread, low, high] = common.map((values) => bridged(times, values).map(finite));
     return { mean: spread ?? [], min: low ?? [], max: high ?? [] };
   });
   return { times, columns, strange };
@@ -34,8 +38,8 @@ function sameTimes(series: readonly Series[]): boolean {
   return series.every(({ t }) => t.length === first.length && t[0] === first[0] && t.at(-1) === first.at(-1));
 }
 
-function finite(value: number | null): number | null {
-  return value !== null && Number.isFinite(value) ? value : null;
+function finite(value: Value): Value {
+  return value == null || Number.isFinite(value) ? value : null;
 }
 
 /** The values at other times: the one that held then, none before the first. */
@@ -45,6 +49,34 @@ function along(times: readonly number[], own: readonly number[], values: readonl
     while (next < own.length && (own[next] as number) <= time) next += 1;
     return next === 0 ? null : (values[next - 1] ?? null);
   });
+}
+
+/** A pause of so many usual distances between values is a gap. */
+const GAP = 5;
+
+/**
+ * Tells gaps from times that belong to others: all series have the times of all, and those that are written seldom have
+ * no value at most of them.
+ */
+export function bridged(times: readonly number[], values: readonly (number | null)[]): Value[] {
+  const there = values.flatMap((value, index) => (value === null ? [] : [index]));
+  const distances = there.slice(1).map((index, i) => (times[index] as number) - (times[there[i] as number] as number));
+  const usual = distances.toSorted((a, b) => a - b)[distances.length >> 1] ?? 0;
+  const found: Value[] = [...values];
+  there.slice(1).forEach((index, i) => {
+    if ((distances[i] as number) > GAP * usual) return;
+    for (let between = (there[i] as number) + 1; between < index; between += 1) found[between] = undefined;
+  });
+  return found;
+}
+
+/** The value that holds at an index: its own, or the one before, but not one beyond a gap. */
+export function holding(values: readonly Value[], index: number): number | null {
+  for (let at = index; at >= 0; at -= 1) {
+    const value = values[at];
+    if (value !== undefined) return value;
+  }
+  return null;
 }
 
 /** The index of the newest point at or before a time; -1 if there is none. */
@@ -60,7 +92,7 @@ export function indexAt(times: readonly number[], at: number): number {
 }
 
 /** The newest value of a list that is one. */
-export function newest(values: readonly (number | null)[]): number | null {
+export function newest(values: readonly Value[]): number | null {
   for (let index = values.length - 1; index >= 0; index -= 1) {
     const value = values[index];
     if (value !== null && value !== undefined) return value;

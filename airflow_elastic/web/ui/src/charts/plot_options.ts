@@ -73,7 +73,7 @@ export function plotOptions(
         stroke: colour("muted"),
         font: "11px ui-sans-serif, system-ui, sans-serif",
         ticks: { show: false },
-        space: 30,
+        space: 24,
         incrs: kind.format(2.5) === kind.format(2) || kind.stepped ? wholeSteps : undefined,
         values: (_, splits) => splits.map((value) => (value === null ? "" : tight(kind.format(value)))),
         grid: { stroke: colour("grid"), width: 1 },
@@ -124,11 +124,15 @@ function behind(plot: uPlot, { range, attempts, conditions }: Backdrop, colour: 
   conditions.forEach(({ since, until, kind }) => {
     const end = until ?? range.until;
     if (end < range.from || since > range.until) return;
-    ctx.fillStyle = faded(colour(kind === "trouble" ? "red" : "amber"), 0.13);
-    ctx.fillRect(x(since), bbox.top, Math.max(x(end) - x(since), 1), bbox.height);
+    // Who waits does not train, so that fills the chart; a straggler comes and goes, so it is a line at the bottom.
+    const height = kind === "straggler" ? STRIP * devicePixelRatio : bbox.height;
+    ctx.fillStyle = faded(colour(kind === "trouble" ? "red" : "amber"), kind === "straggler" ? 0.8 : 0.13);
+    ctx.fillRect(x(since), bbox.top + bbox.height - height, Math.max(x(end) - x(since), 1), height);
   });
   ctx.restore();
 }
+
+const STRIP = 3;
 
 const LINES: Partial<Record<Mark["kind"], string>> = { failure: "amber", scale: "blue", phase: "violet" };
 

@@ -1,7 +1,7 @@
 // One event: when, what, and what speaks for it.
 import { memo } from "react";
 import { Link, useSearchParams } from "react-router-dom";
-import type { EventRow, Evidence } from "../api/types.ts";
+import type { EventRow, Evidence, LogPlace } from "../api/types.ts";
 import { stripped } from "../format/ansi.ts";
 import { Moment } from "../parts/moment.tsx";
 import { viewLink } from "../run/where.ts";
@@ -22,7 +22,7 @@ export const EventItem = memo(function EventItem({ event }: { event: EventRow })
           {text}
           {attempt !== null && !text.includes(`attempt ${attempt}`) && <span className="el-chip">attempt {attempt}</span>}
           {log && (
-            <Link className="el-event-log" to={viewLink(words, "logs", place(log))}>
+            <Link className="el-event-log" to={viewLink(words, "logs", place(log, evidence))}>
               log of rank {log.rank}
             </Link>
           )}
@@ -43,8 +43,17 @@ export const EventItem = memo(function EventItem({ event }: { event: EventRow })
   );
 });
 
-function place({ attempt, rank, generation }: NonNullable<EventRow["log"]>): Record<string, number> {
-  return { attempt, rank, ...(generation != null ? { generation } : {}) };
+const SEARCHED = 120;
+
+/** Where the log is, and a search for its line: the last of a traceback names the error. */
+function place(log: LogPlace, evidence: Evidence | null): Record<string, string | number> {
+  const line = stripped(evidence?.traceback ?? evidence?.error ?? "").trim().split("\n").at(-1)?.trim() ?? "";
+  return {
+    attempt: log.attempt,
+    rank: log.rank,
+    ...(log.generation != null ? { generation: log.generation } : {}),
+    ...(line ? { q: line.slice(0, SEARCHED) } : {}),
+  };
 }
 
 interface Proof {
@@ -62,6 +71,7 @@ function proofsOf(evidence: Evidence): Proof[] {
     const body = stripped(typeof value === "string" ? value : written(value));
     proofs.push({ name, body, short: body.length < SHORT });
   };
+  add("Error", evidence.traceback ? null : evidence.error);
   add("Traceback", evidence.traceback);
   add("Exit code", evidence.exit_code);
   add("Signal", evidence.signal);

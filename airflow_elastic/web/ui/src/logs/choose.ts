@@ -1,14 +1,17 @@
 // Which log to show.
 import type { LogIndex } from "../api/types.ts";
 
+export interface Place {
+  attempt: number;
+  rank: number;
+  /** Of the attempt; without it the newest that the rank has output of. */
+  generation?: number;
+}
+
 type Ranks = LogIndex["attempts"][number]["ranks"];
 
 /** The log that the address names; without one, or where it is not there, the server's choice: the rank that failed. */
-export function chosen(
-  index: LogIndex,
-  attempt: string | null,
-  rank: string | null,
-): { attempt: number; rank: number } | null {
+export function chosen(index: LogIndex, attempt: string | null, rank: string | null): Place | null {
   const number = attempt === null ? (index.default?.attempt ?? index.attempts[0]?.number) : Number(attempt);
   const found = index.attempts.find((one) => one.number === number);
   if (!found || found.ranks.length === 0) return index.default;

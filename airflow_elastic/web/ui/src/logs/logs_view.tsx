@@ -9,7 +9,7 @@ import { Empty, Panel, Pending } from "../parts/panel.tsx";
 import { useWords } from "../parts/query.ts";
 import { Search } from "../parts/search.tsx";
 import { usePollInterval } from "../parts/settings.ts";
-import { chosen, rankOptions } from "./choose.ts";
+import { chosen, type Place, rankOptions } from "./choose.ts";
 import { LogText } from "./log_text.tsx";
 import { Matches } from "./matches.tsx";
 import { useLog } from "./use_log.ts";
@@ -20,7 +20,9 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
   const polled = usePolled<LogIndex>(address(`/${path}/logs`), interval * 3);
   const [wrap, setWrap] = useState(true);
   const index = polled.document;
-  const place = index ? chosen(index, words.get("attempt"), words.get("rank")) : null;
+  const generation = Number(words.get("generation")) || undefined;
+  const found = index ? chosen(index, words.get("attempt"), words.get("rank")) : null;
+  const place = found && (generation ? { ...found, generation } : found);
   const text = words.get("q") ?? "";
   const at = words.get("at") ? Number(words.get("at")) : null;
 
@@ -40,13 +42,13 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
         label="Attempt"
         value={String(place.attempt)}
         options={attempts.map(({ number }) => ({ value: String(number), word: `Attempt ${number}` }))}
-        onChange={(attempt) => change({ attempt, rank: null, at: null })}
+        onChange={(attempt) => change({ attempt, rank: null, generation: null, at: null })}
       />
       <Select
         label="Rank"
         value={String(place.rank)}
         options={rankOptions(ranks)}
-        onChange={(rank) => change({ attempt: String(place.attempt), rank, at: null })}
+        onChange={(rank) => change({ attempt: String(place.attempt), rank, generation: null, at: null })}
       />
       <Search label="Search this log" value={text} onChange={(q) => change({ q, at: null })} />
       <Choice
@@ -64,14 +66,14 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
   return (
     <Panel title={`Attempt ${place.attempt}, rank ${place.rank}`} aside={tools}>
       <Matches path={path} place={place} text={text} onPick={(offset) => change({ at: String(offset) })} />
-      <Reader key={`${place.attempt}.${place.rank}.${at}`} {...{ path, place, at, text, wrap, live }} onEnd={() => change({ at: null })} />
+      <Reader key={`${place.attempt}.${place.rank}.${generation}.${at}`} {...{ path, place, at, text, wrap, live }} onEnd={() => change({ at: null })} />
     </Panel>
   );
 }
 
 interface ReaderProps {
   path: string;
-  place: { attempt: number; rank: number };
+  place: Place;
   at: number | null;
   text: string;
   wrap: boolean;

@@ -5,11 +5,12 @@ import type { LogText } from "../api/types.ts";
 import { lastWritten, stripped } from "../format/ansi.ts";
 import { count } from "../format/numbers.ts";
 import { usePollInterval } from "../parts/settings.ts";
+import type { Place } from "./choose.ts";
 import { marked } from "./lines.ts";
 
 interface Props {
   path: string;
-  place: { attempt: number; rank: number };
+  place: Place;
   text: string;
   onPick: (offset: number) => void;
 }

@@ -4,6 +4,7 @@ import { address, get } from "../api/client.ts";
 import { startLoop } from "../api/loop.ts";
 import { troubleOf } from "../api/polling.ts";
 import type { LogText } from "../api/types.ts";
+import type { Place } from "./choose.ts";
 
 const CHUNK = 65_536;
 /** Text before the place that was asked for. */
@@ -27,8 +28,8 @@ type Held = Omit<Log, "earlier">;
 
 const NOTHING: Held = { text: "", offset: 0, next: 0, size: 0, read: false, trouble: null };
 
-export function useLog(path: string, place: { attempt: number; rank: number }, at: number | null, interval: number): Log {
-  const { attempt, rank } = place;
+export function useLog(path: string, place: Place, at: number | null, interval: number): Log {
+  const { attempt, rank, generation } = place;
   const [held, setHeld] = useState(NOTHING);
   const now = useRef(held);
   const asking = useRef(false);
@@ -38,8 +39,8 @@ export function useLog(path: string, place: { attempt: number; rank: number }, a
   }, []);
   const ask = useCallback(
     (offset: number, limit: number, signal: AbortSignal) =>
-      get<LogText>(address(`/${path}/logs/text`, { attempt, rank, offset, limit }), null, signal),
-    [path, attempt, rank],
+      get<LogText>(address(`/${path}/logs/text`, { attempt, rank, generation, offset, limit }), null, signal),
+    [path, attempt, rank, generation],
   );
 
   useEffect(() => {

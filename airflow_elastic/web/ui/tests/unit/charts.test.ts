@@ -3,7 +3,7 @@ import { test } from "node:test";
 import type { Mark } from "../../src/api/types.ts";
 import { chartsOf, chosenAtFirst } from "../../src/charts/catalogue.ts";
 import { groupMarks, leader } from "../../src/charts/marks.ts";
-import { indexAt, newest, plotData } from "../../src/charts/plot_data.ts";
+import { bridged, holding, indexAt, newest, plotData } from "../../src/charts/plot_data.ts";
 import { sparkPath } from "../../src/parts/sparkline.ts";
 
 const mark = (at: number, kind: Mark["kind"], level: Mark["level"] = "info"): Mark => ({ at, kind, level, text: kind });
@@ -20,9 +20,9 @@ test("marks that are near are one, and the most severe speaks for it", () => {
 test("values that are no numbers are gaps, and are told", () => {
   const t = [1, 2, 3, 4];
   const strange = "NaN" as unknown as number;
-  const { times, columns, strange: at } = plotData([{ t, mean: [1, strange, null, 2], min: [1, 1, null, 2], max: [1, 1, null, 2] }]);
+  const { times, columns, strange: at } = plotData([{ t, mean: [1, strange, 1, 2], min: [1, 1, 1, 2], max: [1, 1, 1, 2] }]);
   assert.deepEqual(times, t);
-  assert.deepEqual(columns[0]?.mean, [1, null, null, 2]);
+  assert.deepEqual(columns[0]?.mean, [1, null, 1, 2]);
   assert.deepEqual(at, [2]);
   assert.equal(newest(columns[0]?.mean ?? []), 2);
   assert.equal(newest([null]), null);
@@ -35,6 +35,18 @@ test("series with times of their own stand on common ones", () => {
   assert.deepEqual(columns[0]?.mean, [10, 10, 30, 30]);
   assert.deepEqual(columns[1]?.mean, [null, 5, 6, 7]);
   assert.deepEqual(plotData([undefined]).times, []);
+});
+
+test("a series that is written seldom has no gaps where others have values, but where it stood still", () => {
+  const times = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 40, 41, 42, 44];
+  const seldom = times.map((time) => (time % 2 === 0 ? time : null));
+  const found = bridged(times, seldom);
+  assert.equal(found[1], undefined);
+  assert.equal(found[11], undefined);
+  assert.equal(bridged([0, 1, 2, 3, 40, 41], [0, 1, 2, null, 40, 41])[3], null);
+  assert.equal(holding(found, 11), 10);
+  assert.equal(holding([1, null, undefined], 2), null);
+  assert.deepEqual(bridged([1, 2], [null, null]), [null, null]);
 });
 
 test("a place on the axis finds the point before it", () => {
