@@ -18,6 +18,7 @@ from airflow_elastic.cli.cluster.reap import reap
 from airflow_elastic.cli.cluster.render import render
 from airflow_elastic.cli.drive.run import run
 from airflow_elastic.cli.help_text import keep_examples
+from airflow_elastic.cli.inspect.all_runs import list_runs, top
 from airflow_elastic.cli.inspect.checkpoint_export import checkpoint
 from airflow_elastic.cli.inspect.checkpoints import pin, prune, verify
 from airflow_elastic.cli.inspect.events import events
@@ -85,6 +86,8 @@ for _command in (
     verify,
     prune,
     pin,
+    list_runs,
+    top,
     ui,
     render,
     reap,

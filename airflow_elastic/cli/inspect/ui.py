@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import click
 
@@ -13,6 +14,11 @@ from airflow_elastic.spec.errors import InvalidInput
 
 #: It is above the command line, which does not import it until it is asked for: its packages are an extra.
 _SERVER = "airflow_elastic.web.standalone.server"
+
+#: Holds the token, where it should stay the same.
+TOKEN_VARIABLE = "AIRFLOW_ELASTIC_UI_TOKEN"
+
+_SHORTEST = 16
 
 
 @click.command(cls=Command)
@@ -28,7 +34,8 @@ def ui(root: str, port: int | None, browser: bool) -> None:
     """Show all runs of a folder or an S3 prefix in a browser.
 
     The pages show what a run does, and how it came there. Their buttons steer it. The server listens on this machine
-    only. The printed address has a token, and nobody without it gets an answer.
+    only. The printed address has a token, and nobody without it gets an answer. The variable AIRFLOW_ELASTIC_UI_TOKEN
+    sets it, e.g. for Prometheus, which finds the runs at work under /metrics.
 
     Examples:
       airflow-elastic ui /mnt/runs
@@ -39,4 +46,7 @@ def ui(root: str, port: int | None, browser: bool) -> None:
     except ModuleNotFoundError as error:
         module = error.name or str(error)
         raise InvalidInput(f"`airflow-elastic ui` needs {module}: {how_to_install(module)}") from error
-    server.serve(root, port=port, browser=browser, say=click.echo)
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is not None and len(token) < _SHORTEST:
+        raise InvalidInput(f"{TOKEN_VARIABLE}: given {len(token)} characters; allowed: at least {_SHORTEST}")
+    server.serve(root, port=port, browser=browser, say=click.echo, token=token)

@@ -53,6 +53,8 @@ def row(path: str, uri: str, document: Mapping[str, Any], now: float, **more: An
         "ended_at": document.get("ended_at"),
         "updated_at": document.get("ended_at") or document.get("at"),
         "loss": document.get("loss"),
+        "samples_per_second": (document.get("samples") or {}).get("per_second"),
+        "checkpoint_at": ((document.get("checkpoints") or {}).get("newest") or {}).get("at"),
         "sparkline": [],
     }
 

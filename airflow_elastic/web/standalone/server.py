@@ -18,6 +18,7 @@ from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from airflow_elastic.web.api.app import build
 from airflow_elastic.web.pages import STATIC, page, static_routes
 from airflow_elastic.web.standalone.access import Access
+from airflow_elastic.web.standalone.prometheus import CONTENT_TYPE, exposition
 from airflow_elastic.web.standalone.runs import RunsBelow
 
 #: Without --port: this one, or one of the next.
@@ -36,10 +37,20 @@ def application(root: str | RunsBelow, token: str, port: int, *, static: Path = 
     Raises:
         InvalidInput: the URI cannot be one.
     """
-    app = build(RunsBelow(root) if isinstance(root, str) else root)
+    host = RunsBelow(root) if isinstance(root, str) else root
+    app = build(host)
+    _add_metrics(app, host)
     _add_pages(app, static)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
     return Access(app, token, port)
+
+
+def _add_metrics(app: FastAPI, host: RunsBelow) -> None:
+    @app.get("/metrics")
+    def metrics() -> Response:
+        """What Prometheus reads, which has the token under `authorization`."""
+        at, rows = host.index.rows()
+        return Response(exposition(rows, at).encode(errors="replace"), media_type=CONTENT_TYPE)
 
 
 def _add_pages(app: FastAPI, static: Path) -> None:
