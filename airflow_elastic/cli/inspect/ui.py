@@ -16,7 +16,7 @@ from airflow_elastic.spec.errors import InvalidInput
 _SERVER = "airflow_elastic.web.standalone.server"
 
 #: Holds the token, where it should stay the same.
-TOKEN_VARIABLE = "AIRFLOW_ELASTIC_UI_TOKEN"
+VARIABLE = "AIRFLOW_ELASTIC_UI_TOKEN"
 
 _SHORTEST = 16
 
@@ -46,7 +46,7 @@ def ui(root: str, port: int | None, browser: bool) -> None:
     except ModuleNotFoundError as error:
         module = error.name or str(error)
         raise InvalidInput(f"`airflow-elastic ui` needs {module}: {how_to_install(module)}") from error
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(VARIABLE)
     if token is not None and len(token) < _SHORTEST:
-        raise InvalidInput(f"{TOKEN_VARIABLE}: given {len(token)} characters; allowed: at least {_SHORTEST}")
+        raise InvalidInput(f"{VARIABLE}: given {len(token)} characters; allowed: at least {_SHORTEST}")
     server.serve(root, port=port, browser=browser, say=click.echo, token=token)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from airflow_elastic.cli.inspect.ui import TOKEN_VARIABLE, ui
+from airflow_elastic.cli.inspect.ui import VARIABLE, ui
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.watched import submitted, trained, write_run
@@ -55,7 +55,7 @@ def test_the_printed_address_opens_the_pages_and_only_here(tmp_path: Path) -> No
         with httpx.Client(base_url=base) as browser:
             assert browser.get(address).status_code == 303
             answer = browser.get("/api/runs", headers={"Accept-Encoding": "gzip"})
-            assert [run["name"] for run in answer.json()["runs"]] == ["train"]
+            assert [run["name"] for run in answer.json()["runs"]] == ["run"]
         others = [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
         for other in {str(host) for host in others} - {"127.0.0.1", "127.0.1.1"}:
             with pytest.raises(httpx.ConnectError):
@@ -69,11 +69,11 @@ def test_the_printed_address_opens_the_pages_and_only_here(tmp_path: Path) -> No
 
 def test_a_token_of_ones_own_stays(tmp_path: Path) -> None:
     token = "a" * 20
-    with served(tmp_path, "--port", "0", **{TOKEN_VARIABLE: token}) as address:
+    with served(tmp_path, "--port", "0", **{VARIABLE: token}) as address:
         base = address.partition("/?")[0]
         answer = httpx.get(f"{base}/metrics", headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == 200
-    short = CliRunner().invoke(ui, [str(tmp_path), "--no-browser"], env={TOKEN_VARIABLE: "short"})
+    short = CliRunner().invoke(ui, [str(tmp_path), "--no-browser"], env={VARIABLE: "short"})
     assert "at least 16" in str(short.exception)
 
 
