@@ -15,7 +15,7 @@ from airflow_elastic.adapters.host import processes
 from airflow_elastic.engines.local.host import RUN_MARK
 from airflow_elastic.testing.airflow_rest import AirflowError
 from airflow_elastic.testing.standalone import Standalone
-from demo import table
+from demo import page, table
 from demo.faults import Faults
 from demo.place import DAGS
 from demo.verify import Evidence, checks
@@ -57,7 +57,10 @@ def play(place: Place, screen: Screen, *, keep: bool) -> int:
             faults.close()
         links = _links(airflow, run_id)
         evidence = _gather(airflow, run_id, watch, faults)
-        evidence["page"] = _page(airflow, links[1])
+        screen.say("looking at the tab Training")
+        evidence["page"] = page.look(
+            airflow, (DAG_ID, run_id, "train"), links[1], place.folder / "training.png"
+        )
         _tell_failures(airflow, run_id, watch, screen)
         if keep:
             atexit.unregister(airflow.stop)
@@ -161,12 +164,6 @@ def _links(airflow: Standalone, run_id: str) -> tuple[str, str | None]:
     except AirflowError:  # train never began
         return task, None
     return task, found["extra_links"].get("Elastic run")
-
-
-def _page(airflow: Standalone, link: str | None) -> str:
-    """What a person sees there; empty where that is an error."""
-    answer = airflow.request("GET", link.removeprefix(airflow.url)) if link else None
-    return answer.text if answer is not None and answer.status_code == 200 else ""
 
 
 def _invite(screen: Screen, airflow: Standalone, links: tuple[str, str | None], watch: Watch) -> None:

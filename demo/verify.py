@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.faults import VICTIM, WORKERS_WANTED
+from demo.page import Shown
 
 #: Below this the network has learned nothing worth showing: a guess is right in one case of ten.
 LEAST_ACCURACY = 0.9
@@ -23,7 +24,7 @@ class Evidence:
         tasks: the state of each task of the DAG run.
         tries: tries that Airflow made of the task `train`.
         log: the log of that task, as Airflow shows it.
-        page: the page of its training, as Airflow serves it.
+        page: what the charts of its page show.
         killed: process id that the demo has killed.
         scale_code: exit code of `airflow-elastic scale`.
         expected_samples: epochs times samples of the data set.
@@ -38,7 +39,7 @@ class Evidence:
     tasks: Mapping[str, str | None]
     tries: int
     log: str
-    page: str
+    page: Shown
     killed: int | None
     scale_code: int | None
     expected_samples: int | None
@@ -59,7 +60,13 @@ class Check:
 
 def checks(evidence: Evidence) -> list[Check]:
     """All of them; a demo has done what it promises when every one is ok."""
-    return [*_of_airflow(evidence), *_of_training(evidence), *_of_model(evidence), *_of_the_end(evidence)]
+    return [
+        *_of_airflow(evidence),
+        *_of_page(evidence.page),
+        *_of_training(evidence),
+        *_of_model(evidence),
+        *_of_the_end(evidence),
+    ]
 
 
 def _of_airflow(seen: Evidence) -> Iterator[Check]:
@@ -75,10 +82,25 @@ def _of_airflow(seen: Evidence) -> Iterator[Check]:
         "the log of train has "
         f"{'the events' if events else 'no event of a second attempt'}, and {'' if rank else 'not '}rank 0's lines",
     )
-    shown = "was lost" in seen.page
+
+
+def _of_page(page: Shown) -> Iterator[Check]:
+    """The charts show what has happened: the lost worker, the new attempt, the scale step."""
+    by = "Chromium" if page.by == "Chromium" else "there is no Chromium, so only its data were looked at"
     yield Check(
-        shown, f"the page of the training {'shows' if shown else 'does not show'} that a worker was lost"
+        page.trouble is None,
+        f"the tab Training was opened ({by})"
+        if page.trouble is None
+        else f"the tab Training cannot be seen: {page.trouble}",
     )
+    lost = next((mark for mark in page.marks if "was lost" in mark), None)
+    yield Check(lost is not None, f"its charts {'mark' if lost else 'do not mark'} that a worker was lost")
+    yield Check(
+        len(page.attempts) > 1, f"its charts show {_count(len(page.attempts), 'attempt', 'attempts')}"
+    )
+    grown = page.sizes is not None and page.sizes[0] < page.sizes[1] == WORKERS_WANTED
+    sizes = "no world size" if page.sizes is None else f"world sizes from {page.sizes[0]} to {page.sizes[1]}"
+    yield Check(grown, f"its charts show {sizes}")
 
 
 def _of_training(seen: Evidence) -> Iterator[Check]:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from airflow_elastic.testing.airflow_rest import poll
+from demo.page import Shown
 from demo.place import Place
 from demo.verify import Evidence, checks
 from tests.support.machine.patience import PATIENCE_SECONDS
@@ -73,6 +75,9 @@ def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
         r"promoted +model 0001",
         r"goodput +\d+ % of",
         r"repeated +[0-9.]+ s",
+        r"the tab Training was opened",
+        r"its charts show 2 attempts",
+        r"its charts show world sizes from 2 to 3",
         r"everything happened, in \d+ s",
     ):
         assert re.search(wanted, said), f"{wanted}\n{said}"
@@ -113,6 +118,14 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
 # -- what does not happen is noticed ---------------------------------------------------------------------------------
 
 
+SHOWN = Shown(
+    "Chromium",
+    marks=["node-1 was lost: attempt 1 ends at step 195", "asked for 3 workers"],
+    attempts=["Attempt 1: node-1 was lost", "Attempt 2: succeeded"],
+    sizes=(2, 3),
+)
+
+
 def stretch(world_size: int, from_step: int, to_step: int) -> dict[str, Any]:
     return {"world_size": world_size, "from_step": from_step, "to_step": to_step}
 
@@ -149,7 +162,7 @@ def evidence(folder: Path) -> dict[str, Any]:
         "tasks": dict.fromkeys(("prepare", "train", "evaluate", "promote"), "success"),
         "tries": 1,
         "log": "attempt 2 begins in place: 2 workers, from step 180 or later\n[rank 0] epoch 8: accuracy 0.9",
-        "page": "failure: node-1 was lost",
+        "page": SHOWN,
         "killed": 4711,
         "scale_code": 0,
         "expected_samples": 43110,
@@ -175,10 +188,13 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
     calm = evidence(tmp_path)
     only = {**calm["status"]["attempts"][1], "number": 1, "from_step": 0, "stretches": [stretch(2, 0, 690)]}
     calm["status"]["attempts"] = [only]
-    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] epoch 8: accuracy 0.9", "page": "fine"}
+    calm |= {"killed": None, "scale_code": None, "log": "[rank 0] epoch 8: accuracy 0.9"}
+    calm["page"] = Shown("Chromium", attempts=["Attempt 1: succeeded"], sizes=(2, 2))
     assert failing(calm) == [
         "the log of train has no event of a second attempt, and rank 0's lines",
-        "the page of the training does not show that a worker was lost",
+        "its charts do not mark that a worker was lost",
+        "its charts show 1 attempt",
+        "its charts show world sizes from 2 to 2",
         "worker 1 was killed from outside (process None)",
         "attempt 1 ended because of that: succeeded",
         "there was no second attempt",
@@ -196,7 +212,10 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
         ({"tasks": {"prepare": "success", "promote": "skipped"}}, "promote skipped"),
         ({"tries": 2}, "Airflow needed 2 tries"),
         ({"log": "attempt 2 begins in place"}, "not rank 0's lines"),
-        ({"page": ""}, "the page of the training does not show"),
+        ({"page": Shown("Chromium", trouble="it is blank")}, "cannot be seen: it is blank"),
+        ({"page": replace(SHOWN, marks=["asked for 3 workers"])}, "do not mark that a worker was lost"),
+        ({"page": replace(SHOWN, attempts=["Attempt 1: live"])}, "show 1 attempt"),
+        ({"page": replace(SHOWN, sizes=None)}, "show no world size"),
         ({"killed": 4712}, "attempt 1 ended because of that: node-1 was lost (its agent, process 4711"),
         ({"scale_code": 2}, "ended with 2"),
         ({"expected_samples": 43111}, "43110 seen, 43111 expected"),
