@@ -1,5 +1,5 @@
 // What Airflow loads: it imports this script, takes globalThis.AirflowPlugin or a global of the app's name, and renders it.
-// Airflow has two apps of this one script. A browser runs a script once, so the second needs its name set, too.
+// Airflow has two apps of this script. Whichever comes first sets the names of both, so the second need not load it.
 import { Page } from "./page.tsx";
 import { adoptStyles } from "./styles/adopt.ts";
 

@@ -33,7 +33,13 @@ export function CheckpointsView({ path, overview, onDone }: Props) {
       aside={found.length > 0 ? <span className="el-muted">{bytes(all)} in all</span> : null}
     >
       {said && <Notice level="info">{said}</Notice>}
-      {found.length === 0 && <Empty>No checkpoint yet: a failure now would lose all steps.</Empty>}
+      {found.length === 0 && (
+        <Empty>
+          {overview.status.ended_at === null
+            ? "No checkpoint yet: a failure now would lose all steps."
+            : "The run has left no checkpoint."}
+        </Empty>
+      )}
       {found.length > 0 && (
         <div className="el-scroll" tabIndex={0} role="region" aria-label="Checkpoints">
           <table className="el-table">

@@ -7,8 +7,8 @@ import { grouped, measure, percent } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { StateBadge } from "../parts/badge.tsx";
 import { Ago } from "../parts/moment.tsx";
-import { Sparkline } from "../parts/spark.tsx";
 import { pageOf } from "../run/where.ts";
+import { Sparkline } from "./spark.tsx";
 
 interface Props {
   run: RunRow;

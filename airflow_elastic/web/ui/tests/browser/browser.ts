@@ -4,6 +4,9 @@ import { createRequire } from "node:module";
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
 import { type Fixture, serve } from "../fixtures/server.ts";
 
+/** On a busy machine everything may take its time. */
+export const PATIENCE_MS = 120_000;
+
 export interface Session {
   fixture: Fixture;
   browser: Browser;
@@ -34,6 +37,7 @@ export async function start(): Promise<Session> {
       const context = contexts.get(kind) ?? browser.newContext(options);
       contexts.set(kind, context);
       const page = await (await context).newPage();
+      page.setDefaultTimeout(PATIENCE_MS);
       page.on("pageerror", (error) => {
         throw error;
       });
@@ -55,10 +59,10 @@ interface Violation {
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** What axe finds serious or critical on a page, in words. */
-export async function serious(page: Page): Promise<string[]> {
+/** What axe finds serious or critical on a page, or in a part of it, in words. */
+export async function serious(page: Page, part = "html"): Promise<string[]> {
   await page.evaluate(axe);
-  const found = (await page.evaluate("axe.run(document, { resultTypes: ['violations'] })")) as { violations: Violation[] };
+  const found = (await page.evaluate(`axe.run(${JSON.stringify(part)}, { resultTypes: ['violations'] })`)) as { violations: Violation[] };
   return found.violations
     .filter(({ impact }) => impact === "serious" || impact === "critical")
     .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html, failureSummary }) => `${html.slice(0, 200)} ${failureSummary ?? ""}`).join(" | ")}`);

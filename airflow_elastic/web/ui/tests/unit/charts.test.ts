@@ -4,7 +4,7 @@ import type { Mark } from "../../src/api/types.ts";
 import { chartsOf, chosenAtFirst } from "../../src/charts/catalogue.ts";
 import { groupMarks, leader } from "../../src/charts/marks.ts";
 import { bridged, holding, indexAt, newest, plotData } from "../../src/charts/plot_data.ts";
-import { sparkPath } from "../../src/parts/sparkline.ts";
+import { sparkPath } from "../../src/runs/sparkline.ts";
 
 const mark = (at: number, kind: Mark["kind"], level: Mark["level"] = "info"): Mark => ({ at, kind, level, text: kind });
 
