@@ -21,23 +21,25 @@ export function ActionBar({ path, overview, onDone }: Props) {
   const [said, setSaid] = useState<string | null>(null);
   if (!overview.permissions.edit || overview.status.ended_at !== null) return null;
   return (
-    <div className="el-actions">
-      {BUTTONS.map(({ name, word }) => {
-        const action = overview.actions.find((known) => known.name === name);
-        if (!action) return null;
-        return (
-          <Button
-            key={name}
-            size="xs"
-            variant="outline"
-            disabled={!action.allowed}
-            title={action.allowed ? action.cost : (action.why_not ?? undefined)}
-            onClick={() => setAsked(action)}
-          >
-            {word}
-          </Button>
-        );
-      })}
+    <>
+      <div className="el-actions">
+        {BUTTONS.map(({ name, word }) => {
+          const action = overview.actions.find((known) => known.name === name);
+          if (!action) return null;
+          return (
+            <Button
+              key={name}
+              size="xs"
+              variant="outline"
+              disabled={!action.allowed}
+              title={action.allowed ? action.cost : (action.why_not ?? undefined)}
+              onClick={() => setAsked(action)}
+            >
+              {word}
+            </Button>
+          );
+        })}
+      </div>
       {said && (
         <p className="el-said" role="status">
           {said}{" "}
@@ -59,6 +61,6 @@ export function ActionBar({ path, overview, onDone }: Props) {
           }}
         />
       )}
-    </div>
+    </>
   );
 }

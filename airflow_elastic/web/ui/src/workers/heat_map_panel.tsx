@@ -11,14 +11,13 @@ import { useWidth } from "../parts/width.ts";
 import { timeTicks } from "../charts/time_range.ts";
 import { axisLabel } from "../format/times.ts";
 import { useHeatCanvas } from "./heat_canvas.ts";
-import { heatColour, mapHeight, slowestRow } from "./heat_scale.ts";
+import { columnsFor, heatColour, mapHeight, slowestRow } from "./heat_scale.ts";
 
-const COLUMNS = 240;
-const SLOWER = 5;
+const SLOWER = 10;
 
-export function HeatMapPanel({ path }: { path: string }) {
-  const url = address(`/${path}/heatmap`, { columns: COLUMNS });
-  const polled = usePolled<HeatMap>(url, usePollInterval() * SLOWER);
+export function HeatMapPanel({ path, ranks }: { path: string; ranks: number }) {
+  const url = address(`/${path}/heatmap`, { columns: columnsFor(ranks) });
+  const polled = usePolled<HeatMap>(url, usePollInterval() * SLOWER, path);
   const map = polled.document;
   return (
     <Panel title="Step time of each rank" aside={map && map.t.length > 0 ? <Scale map={map} /> : null}>

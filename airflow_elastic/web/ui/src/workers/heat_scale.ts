@@ -21,6 +21,15 @@ export function heatColour(share: number, dark: boolean): Colour {
   return from.map((value, i) => Math.round(value + ((to[i] as number) - value) * part)) as Colour;
 }
 
+const MOST_COLUMNS = 240;
+const LEAST_COLUMNS = 60;
+const CELLS = 60_000;
+
+/** How finely time is divided: of many ranks less finely, so that a map is no large download. */
+export function columnsFor(ranks: number): number {
+  return Math.min(MOST_COLUMNS, Math.max(LEAST_COLUMNS, Math.round(CELLS / Math.max(ranks, 1))));
+}
+
 /** Pixels of the map: rows as high as is easy to read, and all of a thousand on one screen. */
 export function mapHeight(rows: number): number {
   return Math.round(Math.min(Math.max(rows * 14, 28), 420));

@@ -11,11 +11,13 @@ const FEW_SECONDS = 10;
 
 interface Props {
   units: WorkersDocument["units"];
+  /** Whether units have several workers, and so a heading each. */
+  grouped: boolean;
   path: string;
   overview: Overview;
 }
 
-export function WorkerTable({ units, path, overview }: Props) {
+export function WorkerTable({ units, grouped: headed, path, overview }: Props) {
   const now = useServerNow();
   const [machine, setMachine] = useState<string | null>(null);
   const [said, setSaid] = useState<string | null>(null);
@@ -43,7 +45,7 @@ export function WorkerTable({ units, path, overview }: Props) {
           </thead>
           {units.map(({ unit, workers }) => (
             <tbody key={unit}>
-              {units.length > 1 && (
+              {headed && (
                 <tr className="el-group">
                   <th scope="rowgroup" colSpan={gpus ? 11 : 10}>
                     Unit {unit} <span className="el-muted">{count(workers.length, "worker")}</span>

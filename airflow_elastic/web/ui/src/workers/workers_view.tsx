@@ -47,9 +47,9 @@ export function WorkersView({ path, overview }: { path: string; overview: Overvi
       >
         {all.length === 0 && <Empty>{overview.status.ended_at ? "The run has ended; no worker is left." : "No worker yet."}</Empty>}
         {all.length > 0 && units.length === 0 && <Empty>No worker is like that.</Empty>}
-        {units.length > 0 && <WorkerTable units={units} path={path} overview={overview} />}
+        {units.length > 0 && <WorkerTable grouped={found.units.length > 1 && all.length > found.units.length} units={units} path={path} overview={overview} />}
       </Panel>
-      <HeatMapPanel path={path} />
+      <HeatMapPanel path={path} ranks={overview.status.world_size} />
     </>
   );
 }

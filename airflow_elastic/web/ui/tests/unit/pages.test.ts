@@ -4,7 +4,7 @@ import { pause } from "../../src/api/loop.ts";
 import { chosen, rankOptions } from "../../src/logs/choose.ts";
 import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
 import { nextSort } from "../../src/runs/sort.ts";
-import { heatColour, loudness, slowestRow } from "../../src/workers/heat_scale.ts";
+import { columnsFor, heatColour, loudness, slowestRow } from "../../src/workers/heat_scale.ts";
 
 test("a task instance leads to its run, whatever its ids are made of", () => {
   assert.equal(runOf({}), null);
@@ -47,6 +47,7 @@ test("a heading sorts by itself, and turns round when it does already", () => {
 test("the median is quiet, and twice the median is as loud as it gets", () => {
   assert.deepEqual([0.5, 1, 1.5, 2, 9].map((seconds) => loudness(seconds, 1)), [0, 0, 0.5, 1, 1]);
   assert.equal(loudness(1, 0), 0);
+  assert.deepEqual([0, 8, 256, 1024, 9999].map(columnsFor), [240, 240, 234, 60, 60]);
   assert.notDeepEqual(heatColour(0, true), heatColour(1, true));
   assert.deepEqual(slowestRow({ t: [1], ranks: [0, 1], rows: [[1], [1.9]], p50: 1, p99: 2 }), { row: 1, relative: 1.9 });
   assert.equal(slowestRow({ t: [1], ranks: [0], rows: [[null]], p50: 1, p99: 2 }), null);
