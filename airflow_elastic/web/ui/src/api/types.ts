@@ -83,8 +83,17 @@ export interface Status {
     bad_copy?: { step: number; worker: string; reason: string } | null;
   };
   attempts: { number: number; failure?: Failure | null; last_step?: number }[];
-  phases?: { name: string | null; steps: number; complete: boolean; results?: Record<string, unknown> }[];
+  phases?: PhaseRow[];
   goodput: number;
+}
+
+export interface PhaseRow {
+  name: string | null;
+  steps: number;
+  /** Steps of the run before it. */
+  from_step?: number;
+  complete: boolean;
+  results?: Record<string, unknown>;
 }
 
 export interface Failure {

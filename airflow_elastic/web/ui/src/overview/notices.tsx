@@ -24,7 +24,7 @@ export function remarks({ status, conditions, headline }: Overview, now: number)
     const what = `Step ${grouped(unsaved.step)} is not saved as it should be, says ${unsaved.worker}`;
     found.push({ level: "error", text: `${what}: ${unsaved.reason}` });
   }
-  if (leftOut) found.push({ level: "warning", text: `Step ${grouped(leftOut.step)} was not saved: ${leftOut.reason}` });
+  if (leftOut && status.ended_at === null) found.push({ level: "warning", text: `Step ${grouped(leftOut.step)} was not saved: ${leftOut.reason}` });
   if (unpruned) found.push({ level: "warning", text: `Old checkpoints were not removed: ${unpruned.reason}` });
   if (badCopy) {
     const what = `A copy of checkpoint ${grouped(badCopy.step)} was not used by ${badCopy.worker}`;

@@ -5,6 +5,7 @@ import { Attempts } from "./attempts.tsx";
 import { FailurePanel } from "./failure_panel.tsx";
 import { Goodput } from "./goodput.tsx";
 import { Notices } from "./notices.tsx";
+import { Phases } from "./phases.tsx";
 import { Tiles } from "./tiles.tsx";
 
 export function OverviewView({ path, overview }: { path: string; overview: Overview }) {
@@ -15,6 +16,7 @@ export function OverviewView({ path, overview }: { path: string; overview: Overv
       <Tiles overview={overview} />
       <Goodput overview={overview} />
       <ChartStack path={path} overview={overview} />
+      <Phases overview={overview} />
       <Attempts overview={overview} />
     </>
   );

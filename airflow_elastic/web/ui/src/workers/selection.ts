@@ -16,11 +16,16 @@ export function pace({ relative_forward: forward, forward_seconds: seconds, rela
   return forward != null && (seconds ?? 0) > SHORTEST_FORWARD ? forward : relative;
 }
 
+/** Whether a worker that should speak has not for so long; one that has ended need not. */
+export function silent({ state }: Worker, seconds: number | null): boolean {
+  return (seconds ?? 0) > SILENT_SECONDS && !/succeeded|ended/.test(state);
+}
+
 export function unwell(worker: Worker): boolean {
   return (
     worker.straggler ||
     (pace(worker) ?? 1) >= SLOW ||
-    (worker.last_word_seconds ?? 0) > SILENT_SECONDS ||
+    silent(worker, worker.last_word_seconds) ||
     /fail|gone|lost|dead/.test(worker.state)
   );
 }

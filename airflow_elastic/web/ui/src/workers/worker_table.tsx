@@ -5,7 +5,7 @@ import { bytes, count, grouped, NOTHING, percent, ranges } from "../format/numbe
 import { duration, roughly } from "../format/times.ts";
 import { useServerNow } from "../parts/now.ts";
 import { ConfirmAction } from "../run/confirm_action.tsx";
-import { pace, SILENT_SECONDS, SLOW } from "./selection.ts";
+import { pace, silent, SLOW } from "./selection.ts";
 
 const FEW_SECONDS = 10;
 
@@ -93,7 +93,7 @@ interface RowProps {
 const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowProps) {
   const { machine } = worker;
   const relative = pace(worker);
-  const silent = (quiet ?? 0) > SILENT_SECONDS;
+  const late = silent(worker, quiet);
   const why = worker.waiting ?? worker.reason;
   return (
     <tr className={worker.straggler ? "el-row-warning" : ""}>
@@ -128,7 +128,7 @@ const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowPr
           {worker.gpu_memory_bytes !== null && <span className="el-muted"> {bytes(worker.gpu_memory_bytes)}</span>}
         </td>
       )}
-      <td data-name="Last word" className={silent ? "el-num el-text-warning" : "el-num"}>
+      <td data-name="Last word" className={late ? "el-num el-text-warning" : "el-num"}>
         {quiet === null ? NOTHING : quiet === 0 ? "now" : roughly(quiet)}
       </td>
     </tr>

@@ -120,7 +120,7 @@ test("every state has a page of its own", async () => {
   await see("?run=run/empty&view=workers", "No worker yet.");
   await see("?run=run/empty&view=checkpoints", /No checkpoint yet/);
   await see("?run=run/nan", "NaN", /points not a number/);
-  await see("?run=run/succeeded", "Success", /^Ended 2026-/);
+  await see("?run=run/succeeded", "Success", /^Ended 2026-/, "2 phases", /36,000 steps from step 24,000, complete, accuracy 0\.9300/, "Results");
   await see("?run=run/none", "there is no such run");
 });
 
