@@ -5,7 +5,7 @@ const asked = JSON.parse(readFileSync(0, "utf8"));
 const { chromium } = await import(asked.playwright);
 const browser = await chromium.launch({ executablePath: asked.chromium, args: ["--no-sandbox"] });
 try {
-  const context = await browser.newContext({ viewport: { width: 1440, height: 1300 }, reducedMotion: "reduce" });
+  const context = await browser.newContext({ viewport: { width: 1440, height: 1560 }, reducedMotion: "reduce" });
   await context.addCookies([{ name: "_token", value: asked.token, url: new URL(asked.link).origin }]);
   const page = await context.newPage();
   let trouble = null;

@@ -87,7 +87,8 @@ def _see(airflow: Standalone, link: str, browser: str, node: Path, picture: Path
     except subprocess.TimeoutExpired:
         return Shown("Chromium", trouble=f"the tab was not there after {_SECONDS:g} s")
     if done.returncode:
-        return Shown("Chromium", trouble=(done.stderr.strip().splitlines() or ["no reason given"])[0])
+        words = [line.strip() for line in done.stderr.splitlines()]
+        return Shown("Chromium", trouble=next((line for line in words if "Error" in line), "no reason given"))
     return shown_of(json.loads(done.stdout))
 
 

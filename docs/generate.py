@@ -16,7 +16,7 @@ from generator.commands import cli_page
 from generator.diagrams import attempt_states, packages, purposes
 from generator.index import contents
 from generator.kube import owned_names, owner_fields
-from generator.metrics import airflow_metrics
+from generator.metrics import airflow_metrics, prometheus_metrics
 from generator.options import options_page
 from generator.records import (
     journal_events,
@@ -48,7 +48,7 @@ REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
         ("attempts", attempt_states),
     ),
     "reference/journal.md": (("events", journal_events),),
-    "reference/metrics.md": (("airflow", airflow_metrics),),
+    "reference/metrics.md": (("airflow", airflow_metrics), ("prometheus", prometheus_metrics)),
     "reference/status.md": (
         ("example", status_example),
         ("fields", status_fields),

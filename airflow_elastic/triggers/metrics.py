@@ -10,9 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
 
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.goodput import goodput
@@ -81,7 +79,6 @@ class MetricsObserver(Observer):
         self._sent_at = -math.inf
         self._recovered = 0
         self._waiting = self._stragglers = 0
-        _initialize()
 
     @classmethod
     def of(cls, ti: Any) -> MetricsObserver:
@@ -168,14 +165,3 @@ class MetricsObserver(Observer):
     def _count(self, name: str, **tags: str) -> None:
         # Airflow drops tags with other letters where it writes them into names for InfluxDB.
         stats.incr(name, tags=self._tags | {key: value.replace(" ", "_") for key, value in tags.items()})
-
-
-def _initialize() -> None:
-    """Airflow 3.3 does not initialise the metrics of the SDK where it runs triggers: they would go nowhere."""
-    from airflow.sdk._shared.observability.metrics import stats as shared
-
-    if shared._factory is None:
-        stats.initialize(
-            factory=stats_utils.get_stats_factory(),
-            export_legacy_names=conf.getboolean("metrics", "legacy_names_on"),
-        )

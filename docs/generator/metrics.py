@@ -1,4 +1,4 @@
-"""Region of metrics.md: the metrics of runs. Airflow is not imported, so their table is read from the source."""
+"""Regions of metrics.md: the metrics of runs. Airflow is not imported, so one table is read from the source."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from airflow_elastic.web.standalone.prometheus import GAUGES
 from generator.markdown import code, table
 
 SOURCE = Path(__file__).parents[2] / "airflow_elastic" / "triggers" / "metrics.py"
@@ -26,3 +27,8 @@ def described() -> Iterator[tuple[str, str, str, str]]:
 def airflow_metrics() -> str:
     rows = ((code(name), kind, unit, meaning) for name, kind, unit, meaning in described())
     return table(("metric", "kind", "unit", "meaning"), rows)
+
+
+def prometheus_metrics() -> str:
+    rows = ((code(f"elastic_run_{name}"), gauge.meaning) for name, gauge in GAUGES.items())
+    return table(("metric", "meaning"), rows)

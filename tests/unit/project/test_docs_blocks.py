@@ -159,7 +159,7 @@ spec:
 PROGRAMS = {
     *("airflow", "buildah", "curl", "debootstrap", "docker", "git", "kind", "kubectl", "pip", "pre-commit"),
     *(".", "cat", "cd", "cp", "export", "for", "kill", "mkdir", "python", "python3", "rm", "sed", "source"),
-    *("grep", "done", "uv"),
+    *("grep", "done", "tensorboard", "uv"),
 }
 
 
