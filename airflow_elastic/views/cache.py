@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.reports import parse_seen, read_progress
@@ -27,11 +27,16 @@ if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.status import Progress
 
+T = TypeVar("T")
+
 #: A run that was read so many seconds ago is read again.
 FRESH = 2.0
 
 #: After so many seconds it is checked whether it is still the same run.
 SAME = 30.0
+
+#: The most answers of one run that are kept, such as charts of different times.
+MOST_KEPT = 64
 
 #: The most runs that are kept in memory.
 MOST_RUNS = 128
@@ -106,16 +111,45 @@ class Reader:
             self._error = None
             return newest
 
-    def kept(self, name: str, make: Callable[[], Any], age: float) -> Any:
-        """What `make` returned at most `age` seconds ago under this name; else what it returns now, to all who ask."""
+    def kept(self, name: str, make: Callable[[], T], age: float, *, stale: float = 0.0) -> T:
+        """What `make` has returned at most `age` seconds ago, or returns now; the same to all who ask.
+
+        Args:
+            name: of what it makes.
+            make: reads or computes it. It may ask for what is kept under other names.
+            age: in seconds.
+            stale: up to this age the old value is returned at once, and a new one is made behind the back.
+        """
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
+        known, now = self._kept.get(name), self._clock()
+        if known is not None and age < now - known[0] <= stale:
+            if lock.acquire(blocking=False):
+                threading.Thread(target=self._behind, args=(name, make, lock), daemon=True).start()
+            return cast("T", known[1])
         with lock:
             known = self._kept.get(name)
             if known is None or not 0 <= self._clock() - known[0] <= age:
-                value = make()
-                known = self._kept[name] = self._clock(), value
-            return known[1]
+                return self._keep(name, make())
+            return cast("T", known[1])
+
+    def _behind(self, name: str, make: Callable[[], object], lock: threading.Lock) -> None:
+        try:
+            self._keep(name, make())
+        except ElasticError:  # who asks when the value is too old gets the error
+            pass
+        finally:
+            lock.release()
+
+    def _keep(self, name: str, value: T) -> T:
+        with self._lock:
+            self._kept.pop(name, None)
+            self._kept[name] = self._clock(), value
+            while len(self._kept) > MOST_KEPT:
+                oldest = next(iter(self._kept))
+                del self._kept[oldest]
+                self._locks.pop(oldest, None)
+        return value
 
     def forget(self) -> None:
         """Read again what is asked for next: somebody has just changed it."""

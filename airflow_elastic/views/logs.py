@@ -109,8 +109,7 @@ def text(
 
 
 def _entries(reader: Reader) -> list[Entry]:
-    listed: list[Entry] = reader.kept("logs", lambda: reader.store.list(layout.LOGS), FRESH)
-    return listed
+    return reader.kept("logs", lambda: reader.store.list(layout.LOGS), FRESH)
 
 
 def _sizes(entries: Sequence[Entry]) -> dict[Log, int]:

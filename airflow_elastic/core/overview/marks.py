@@ -59,7 +59,7 @@ def kind_of(event: Event, state: RunState) -> str:
         state: the state after it.
     """
     if isinstance(event, ev.WorkersEnded):
-        cause = state.attempts[event.attempt - 1].cause
+        cause = next((one.cause for one in state.attempts if one.number == event.attempt), None)
         return "failure" if cause in (Cause.FAILURE, Cause.PREEMPTION, Cause.UNATTENDED) else "attempt"
     return _KINDS.get(type(event), "request")
 

@@ -29,7 +29,11 @@ FRESH, STALE = 3.0, 30.0
 #: The status of a run that has ended is read again after so many seconds.
 ENDED_AGE = 60.0
 
-_AT_ONCE = 16
+#: Runs are looked for again after so many seconds.
+PLACES_AGE = 10.0
+
+#: Reads at the same time. More would keep answers waiting for Python's own lock.
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,11 @@ class Index:
             self._renewing.release()
 
     def _renew(self) -> None:
-        places = self._places()
-        now = self._clock()
+        now, known = self._clock(), self._known
+        if known is not None and 0 <= now - known.found_at <= PLACES_AGE:
+            places, found_at = list(known.places.values()), known.found_at
+        else:
+            places, found_at = self._places(), now
         due = [place for place in places if self._is_due(place, now)]
         if len(due) > 1:
             with ThreadPoolExecutor(min(_AT_ONCE, len(due)), "elastic-index") as pool:
@@ -111,7 +118,7 @@ class Index:
         read = {place.uri: (now, value) for place, value in zip(due, found, strict=True)}
         self._read = {place.uri: read.get(place.uri) or self._read[place.uri] for place in places}
         rows = [self._row(place, now) for place in places]
-        self._known = _Known(now, rows, {place.path: place for place in places})
+        self._known = _Known(now, rows, {place.path: place for place in places}, found_at)
 
     def _is_due(self, place: Place, now: float) -> bool:
         at, value = self._read.get(place.uri, (0.0, ""))
@@ -149,6 +156,7 @@ class _Known:
     at: float
     rows: list[dict[str, Any]]
     places: dict[str, Place]
+    found_at: float
 
 
 def _parsed(data: bytes | None) -> dict[str, Any] | None:

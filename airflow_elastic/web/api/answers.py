@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi.responses import Response
 from starlette.datastructures import MutableHeaders
@@ -43,16 +43,28 @@ class WithHeaders:
         await self.app(scope, receive, add if scope["type"] == "http" else send)
 
 
-def answer(request: Request, document: dict[str, Any], *, status: int = 200) -> Response:
+class Prepared(NamedTuple):
+    """A document as it is sent."""
+
+    body: bytes
+    tag: str
+
+
+def prepared(document: dict[str, Any]) -> Prepared:
+    """A document as it is sent. It may be sent to many."""
+    return Prepared(encode(document), _tag(document))
+
+
+def answer(request: Request, document: dict[str, Any] | Prepared, *, status: int = 200) -> Response:
     """A document as JSON; 304 without a body where the browser has it already.
 
     Numbers that are not finite are the texts `NaN`, `Infinity` and `-Infinity`, which JSON has no numbers for.
     """
-    tag = _tag(document)
+    body, tag = document if isinstance(document, Prepared) else prepared(document)
     headers = {"ETag": tag}
     if status == 200 and tag in {one.strip() for one in request.headers.get("if-none-match", "").split(",")}:
         return Response(status_code=304, headers=headers)
-    return Response(encode(document), status_code=status, media_type="application/json", headers=headers)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 def encode(document: Any) -> bytes:

@@ -12,7 +12,7 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.spec.errors import InvalidInput, RunMissing, SpecError
 from airflow_elastic.views import actions, checkpoints, events, history, logs, workers
 from airflow_elastic.views.overview import overview
-from airflow_elastic.web.api.answers import answer
+from airflow_elastic.web.api.answers import answer, prepared
 from airflow_elastic.web.api.guard import checked
 
 if TYPE_CHECKING:
@@ -49,15 +49,16 @@ def routes_of_a_run(host: Host, *, edit: Sequence[params.Depends]) -> APIRouter:
         until: float | None = None,
         points: int = 500,
     ) -> Response:
-        found = history.history(host.open(request).reader)
-        return answer(request, history.charted(found, names=names, since=since, until=until, points=points))
+        reader = host.open(request).reader
+        found = history.charted(reader, prepared, names=names, since=since, until=until, points=points)
+        return answer(request, found)
 
     @router.get("/heatmap")
     def heatmap(
         request: Request, since: float | None = None, until: float | None = None, columns: int = 240
     ) -> Response:
-        found = history.history(host.open(request).reader)
-        return answer(request, history.heatmap(found, since=since, until=until, columns=columns))
+        reader = host.open(request).reader
+        return answer(request, history.heatmap(reader, prepared, since=since, until=until, columns=columns))
 
     @router.get("/workers")
     def all_workers(request: Request) -> Response:

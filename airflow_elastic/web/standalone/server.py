@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -83,12 +85,13 @@ def serve(
         bound: int = listener.getsockname()[1]
         token = token or secrets.token_urlsafe(24)
         app = application(root, token, bound)
-        address = f"http://127.0.0.1:{bound}/?token={token}"
+        address = f"http://127.0.0.1:{bound}/?token={quote(token, safe='')}"
         say(f"The runs below {root}: {address}")
         say("The address has a secret: who has it can stop and scale these runs. Ctrl-C ends the server.")
         if browser:
             webbrowser.open(address)
         # Without access logs, which would show the token.
+        sys.setswitchinterval(0.001)  # what is read behind the back keeps answers waiting for less long
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listener])
 

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.records.history import read_history
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import RunMissing, StoreError
 from airflow_elastic.views.all_runs import index as indexes
 from airflow_elastic.views.all_runs.below import index_of
-from airflow_elastic.views.cache import SAME, Reader, Readers
+from airflow_elastic.views.cache import MOST_KEPT, SAME, Reader, Readers
+from airflow_elastic.views.history import SPARKS, charted, sparkline
 from airflow_elastic.web.standalone.runs import RunsBelow
-from tests.support.runs.watched import Browser, publish, submitted, trained, write_run
+from tests.support.histories import fill
+from tests.support.runs.watched import Browser, submitted, trained, write_run
 
 
 class Counting(FolderStore):
@@ -206,10 +209,48 @@ def test_the_list_outlives_a_storage_that_is_out_of_reach(tmp_path: Path) -> Non
 def test_a_row_has_its_curve_after_a_moment(tmp_path: Path) -> None:
     """The first answer does not wait for the histories of all its rows."""
     store = write_run(tmp_path / "a", submitted(), progress=trained())
-    publish(store)
+    fill(store, days=0.2, workers=2, ranks=2)
     index = index_of(FolderStore(str(tmp_path)))
     (row,) = index.with_curves(index.rows()[1])
     assert row["sparkline"] == []
     with index._curves._reading:
         pass
-    assert index._curves._known[row["uri"]][2] == []
+    (row,) = index.with_curves(index.rows()[1])
+    assert row["sparkline"] == sparkline(read_history(store))
+    assert 20 <= len(row["sparkline"]) <= SPARKS
+
+
+def test_a_chart_is_drawn_once_for_all(tmp_path: Path) -> None:
+    """An old one is shown at once, and the next who asks gets the new one."""
+    store = write_run(tmp_path, submitted(), progress=trained())
+    fill(store, days=0.2, workers=2, ranks=2)
+    clock, drawn = Clock(), list[dict[str, Any]]()
+    reader = Reader(store, clock=clock)
+
+    def form(document: dict[str, Any]) -> int:
+        drawn.append(document)
+        return len(drawn)
+
+    def chart(points: int = 50) -> int:
+        return charted(reader, form, names="loss", since=None, until=None, points=points)
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(lambda _: chart(), range(20))) == {1}
+    assert chart(points=20) == 2
+    assert len(drawn[1]["series"]["loss"]["t"]) <= 20
+    clock.now += 30.0
+    assert chart() == 1
+    for lock in list(reader._locks.values()):  # what is drawn behind the back is there
+        with lock:
+            pass
+    assert chart() == 3
+    clock.now += 300.0
+    assert chart() == 4
+
+
+def test_few_charts_of_a_run_are_kept(tmp_path: Path) -> None:
+    reader = Reader(write_run(tmp_path, submitted()))
+    for points in range(1, 300):
+        charted(reader, dict, since=None, until=None, points=points)
+    assert len(reader._kept) <= MOST_KEPT
+    assert len(reader._locks) <= MOST_KEPT + 1
