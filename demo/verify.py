@@ -95,6 +95,8 @@ def _of_page(page: Shown) -> Iterator[Check]:
     )
     lost = next((mark for mark in page.marks if "was lost" in mark), None)
     yield Check(lost is not None, f"its charts {'mark' if lost else 'do not mark'} that a worker was lost")
+    scaled = any(f"{WORKERS_WANTED} workers" in mark for mark in page.marks)
+    yield Check(scaled, f"its charts {'mark' if scaled else 'do not mark'} the scale step")
     yield Check(
         len(page.attempts) > 1, f"its charts show {_count(len(page.attempts), 'attempt', 'attempts')}"
     )

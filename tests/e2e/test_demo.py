@@ -76,6 +76,7 @@ def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
         r"goodput +\d+ % of",
         r"repeated +[0-9.]+ s",
         r"the tab Training was opened",
+        r"its charts mark the scale step",
         r"its charts show 2 attempts",
         r"its charts show world sizes from 2 to 3",
         r"everything happened, in \d+ s",
@@ -193,6 +194,7 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
     assert failing(calm) == [
         "the log of train has no event of a second attempt, and rank 0's lines",
         "its charts do not mark that a worker was lost",
+        "its charts do not mark the scale step",
         "its charts show 1 attempt",
         "its charts show world sizes from 2 to 2",
         "worker 1 was killed from outside (process None)",
@@ -214,6 +216,7 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
         ({"log": "attempt 2 begins in place"}, "not rank 0's lines"),
         ({"page": Shown("Chromium", trouble="it is blank")}, "cannot be seen: it is blank"),
         ({"page": replace(SHOWN, marks=["asked for 3 workers"])}, "do not mark that a worker was lost"),
+        ({"page": replace(SHOWN, marks=["node-1 was lost"])}, "do not mark the scale step"),
         ({"page": replace(SHOWN, attempts=["Attempt 1: live"])}, "show 1 attempt"),
         ({"page": replace(SHOWN, sizes=None)}, "show no world size"),
         ({"killed": 4712}, "attempt 1 ended because of that: node-1 was lost (its agent, process 4711"),
