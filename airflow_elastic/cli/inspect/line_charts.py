@@ -64,5 +64,11 @@ def _columns(values: Sequence[float | None], width: int) -> list[float | None]:
             v for v in values[i * len(values) // width : (i + 1) * len(values) // width] if v is not None
         ]
         odd = next((v for v in group if not math.isfinite(v)), None)
-        found.append(odd if odd is not None else sum(v / len(group) for v in group) if group else None)
+        found.append(odd if odd is not None else _mean(group) if group else None)
     return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of finite numbers, also of large ones; rounding never leads beyond the extremes."""
+    mean = sum(value / len(values) for value in values)
+    return min(max(mean, min(values)), max(values))

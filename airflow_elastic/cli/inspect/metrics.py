@@ -29,6 +29,9 @@ _WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-in
 #: Characters of a chart in a table, and of one by itself: width, height.
 _SMALL, _LARGE = 40, (100, 12)
 
+#: Characters of a chart in a table on a narrow terminal.
+_LEAST = 9
+
 
 @click.command(cls=Command)
 @uri_argument
@@ -78,34 +81,44 @@ def _csv(chosen: Mapping[str, Any]) -> None:
         out.writerows((t, name, mean, low, high) for t, mean, low, high in rows if mean is not None)
 
 
+def _row(
+    name: str, series: Mapping[str, Any], last: tuple[float, float], now: float
+) -> tuple[str, str, str, str, str]:
+    """A line of the table without its chart. `last`: time and value of the newest number."""
+    low, high = _numbers(series["min"]), _numbers(series["max"])
+    at, value = last
+    return (
+        name,
+        say.number(value),
+        f"{say.duration(max(0.0, now - at))} ago",
+        say.number(min((v for v in low if v is not None), default=value)),
+        say.number(max((v for v in high if v is not None), default=value)),
+    )
+
+
 def _show(history: History, chosen: Mapping[str, Any]) -> None:
     console = say.console()
     if not chosen["series"]:
         console.print("there is no history yet: it begins with the first step")
         return
     plain, last = _is_plain(console.encoding), newest(history)
+    heads = ("series", "newest", "at", "least", "greatest", "over time")
+    rows = [_row(name, series, last[name], history.at) for name, series in chosen["series"].items()]
+    taken = [max(map(len, column)) for column in zip(heads[:-1], *rows, strict=True)]
+    room = max(_LEAST, min(_SMALL, console.width - sum(taken) - 2 * len(taken)))
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("series", "newest", "at", "least", "greatest", "over time"):
+    for name, least in zip(heads, [*taken, room], strict=True):
         justify: Any = "left" if name in ("series", "over time") else "right"
-        table.add_column(name, justify=justify, no_wrap=True)
-    for name, series in chosen["series"].items():
-        low, high = _numbers(series["min"]), _numbers(series["max"])
-        at, value = last[name]
-        table.add_row(
-            name,
-            say.number(value),
-            f"{say.duration(max(0.0, history.at - at))} ago",
-            say.number(min((v for v in low if v is not None), default=value)),
-            say.number(max((v for v in high if v is not None), default=value)),
-            sparkline(_numbers(series["mean"]), _SMALL, ascii_only=plain),
-        )
+        table.add_column(name, justify=justify, no_wrap=True, min_width=least)
+    for row, series in zip(rows, chosen["series"].values(), strict=True):
+        table.add_row(*row, sparkline(_numbers(series["mean"]), room, ascii_only=plain))
     if len(chosen["series"]) == 1:
         (series,) = chosen["series"].values()
         width = min(_LARGE[0], console.width)
         for line in chart(_numbers(series["mean"]), width, _LARGE[1], ascii_only=plain):
             console.print(line, soft_wrap=True)
         console.print(f"{say.moment(chosen['from'])} to {say.moment(chosen['until'])}", style="dim")
-    console.print(table)
+    console.print(table, crop=False)
 
 
 def _numbers(values: list[float | str | None]) -> list[float | None]:

@@ -37,7 +37,10 @@ def call(*arguments: object) -> Result:
     return result
 
 
-def test_a_table_has_a_line_for_each_series(run: str) -> None:
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_table_has_a_line_for_each_series(run: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a narrow terminal only the charts are shorter."""
+    monkeypatch.setenv("COLUMNS", str(columns))
     shown = call(run).stdout
     for name in ("step", "loss", "metrics.m1", "goodput", "seconds.training"):
         assert any(line.startswith(f"{name} ") for line in shown.splitlines()), name
@@ -102,3 +105,9 @@ def test_a_chart_fits_whatever_the_values(
     assert len(lines) == height
     assert all(len(line) <= width for line in lines)
     assert not ascii_only or all(line.isascii() for line in lines)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 200), st.integers(1, 60))
+def test_a_constant_is_a_straight_line(value: float, count: int, width: int) -> None:
+    """Seen before: the rounding of means was drawn as a curve."""
+    assert len({*sparkline([value] * count, width)}) == 1
