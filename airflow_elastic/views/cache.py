@@ -151,6 +151,11 @@ class Reader:
                 self._locks.pop(oldest, None)
         return value
 
+    def use(self, store: Store) -> None:
+        """Read the same run through another store from now on, such as one with newer credentials."""
+        if store is not self.store:
+            self.store, self._journal = store, Journal(store)
+
     def forget(self) -> None:
         """Read again what is asked for next: somebody has just changed it."""
         with self._lock:

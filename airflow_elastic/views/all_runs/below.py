@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.storage.keys import key_problem
 from airflow_elastic.adapters.storage.list_runs import runs_below
 from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.spec import layout
 from airflow_elastic.views.all_runs.index import Index, Place
 
@@ -25,12 +26,15 @@ def index_of(root: Store) -> Index:
             keys = [""]
         return [Place(path_of(key), store_of(root, key).uri, {"key": key}) for key in keys]
 
-    return Index(places, lambda place: open_store(place.uri))
+    return Index(places, lambda place: store_of(root, place.more["key"]))
 
 
 def store_of(root: Store, key: str) -> Store:
     """The store of a run at a key below the root; the root itself for an empty one."""
-    return open_store(f"{root.uri.rstrip('/')}/{key}") if key else root
+    if not key:
+        return root
+    store = open_store(f"{root.uri.rstrip('/')}/{key}")
+    return store.sharing(root) if isinstance(store, S3Store) and isinstance(root, S3Store) else store
 
 
 def path_of(key: str) -> str:

@@ -23,7 +23,8 @@ from airflow_elastic.web.pages import static_routes
 
 _TASK_INSTANCE = DagAccessEntity.TASK_INSTANCE
 _USER = Depends(remember_user)
-_READ = [Depends(valid_ids), Depends(requires_access_dag("GET", _TASK_INSTANCE)), _USER]
+_MAY_READ = Depends(requires_access_dag("GET", _TASK_INSTANCE))
+_READ = [Depends(valid_ids), _MAY_READ, _USER]
 _EDIT = [Depends(requires_access_dag("PUT", _TASK_INSTANCE))]
 
 _MapIndex = Annotated[int, Query(ge=-1, lt=2**31)]
@@ -32,7 +33,7 @@ _MapIndex = Annotated[int, Query(ge=-1, lt=2**31)]
 def application() -> FastAPI:
     """The application, with caches of its own."""
     host = AirflowHost()
-    app = build(host, read=_READ, edit=_EDIT, any_user=[_USER])
+    app = build(host, read=_READ, edit=_EDIT, read_all=[_MAY_READ], any_user=[_USER])
     app.include_router(static_routes())
 
     @app.get("/runs/{dag_id}/{run_id}/{task_id}", dependencies=_READ)

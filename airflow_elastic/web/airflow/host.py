@@ -30,6 +30,7 @@ class AirflowHost:
     def __init__(self) -> None:
         self.readers = Readers()
         self._locator = Locator()
+        self._readable = permissions.ReadableDags()
         self._found = listing.Found(self._locator)
         self.index = Index(self._found.places, self._found.open)
 
@@ -41,6 +42,7 @@ class AirflowHost:
         with create_session(scoped=False) as session:
             located: Located = self._locator.locate(session, ti)
         reader = self.readers.of(located.store, key=(located.store.uri, located.connections))
+        reader.use(located.store)
         check_owner(located.store.uri, reader.snapshot().tasks, task_key(ti))
         return Opened(
             reader,
@@ -51,7 +53,7 @@ class AirflowHost:
         )
 
     def listed(self, request: Request) -> tuple[float, list[dict[str, Any]]]:
-        dags = permissions.readable_dags(permissions.user_of(request))
+        dags = self._readable.of(permissions.user_of(request))
         at, rows = self.index.rows()
         return at, [row for row in rows if row["dag_id"] in dags]
 

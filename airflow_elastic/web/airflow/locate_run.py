@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
@@ -21,6 +21,7 @@ from airflow.models.xcom import XComModel
 from fastapi import HTTPException
 from sqlalchemy import select
 
+from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.naming import default_uri
 from airflow_elastic.spec.errors import InvalidInput
@@ -39,6 +40,9 @@ _AGAIN = re.compile(r"(~[1-9][0-9]*)?")
 
 #: What was found about a task instance is found again after so many seconds. And the most of it to keep.
 _SECONDS, _MOST = 30.0, 5000
+
+#: A client of S3 is made again after so many seconds: the connection may have other credentials.
+_CLIENT_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class Locator:
 
     def __init__(self) -> None:
         self._known: dict[object, tuple[float, Located]] = {}
+        self._clients: dict[object, tuple[float, S3Store]] = {}
 
     def locate(self, session: Session, ti: TaskInstance) -> Located:
         """The run of a task instance.
@@ -125,11 +130,22 @@ class Locator:
         at, located = self._known.get(key, (0.0, None))
         now = time.monotonic()
         if located is None or now - at > _SECONDS:
-            located = _checked(ti, told, rendered)
+            located = self._sharing(_checked(ti, told, rendered), now)
             if len(self._known) > _MOST:
                 self._known.clear()
             self._known[key] = now, located
         return located
+
+    def _sharing(self, located: Located, now: float) -> Located:
+        """The same with one client for all runs of a bucket and connection, made again after a while."""
+        store = located.store
+        if not isinstance(store, S3Store):
+            return located
+        bucket = (located.connections, store.uri.removeprefix("s3://").partition("/")[0])
+        made, first = self._clients.get(bucket, (0.0, store))
+        if not made or now - made > _CLIENT_SECONDS:
+            made, first = self._clients[bucket] = now, store
+        return replace(located, store=store.sharing(first))
 
 
 def check_owner(uri: str, tasks: Collection[str | None], key: str) -> None:

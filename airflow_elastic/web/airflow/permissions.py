@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from airflow_elastic.web.airflow.locate_run import TaskInstance
 
 #: The limit of Airflow's database columns, in characters.
 _LONGEST_ID = 250
+
+#: The readable DAGs of a person hold for so many seconds, for so many people.
+_SECONDS, _MOST_PEOPLE = 10.0, 1000
 
 
 def valid_ids(request: Request) -> None:
@@ -62,9 +66,22 @@ def may_edit(user: Any, dag_id: str) -> bool:
     )
 
 
-def readable_dags(user: Any) -> set[str]:
-    """The ids of all DAGs that a person may read."""
-    return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+class ReadableDags:
+    """The DAGs that people may read, as they were some seconds ago: to ask for all of them costs a look at each."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, set[str]]] = {}
+
+    def of(self, user: Any) -> set[str]:
+        """The ids of all DAGs that a person may read."""
+        now, who = time.monotonic(), f"{type(user).__name__} {user.get_id()}"
+        at, dags = self._known.get(who, (0.0, set[str]()))
+        if not at or now - at > _SECONDS:
+            dags = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+            if len(self._known) >= _MOST_PEOPLE:
+                self._known.clear()
+            self._known[who] = now, dags
+        return dags
 
 
 def name_of(user: Any) -> str:

@@ -28,6 +28,7 @@ def build(
     *,
     read: Sequence[Depends] = (),
     edit: Sequence[Depends] = (),
+    read_all: Sequence[Depends] = (),
     any_user: Sequence[Depends] = (),
 ) -> FastAPI:
     """The application of a host, without FastAPI's documentation, which everybody could read.
@@ -36,11 +37,12 @@ def build(
         host: which runs there are, and who may do what.
         read: what a route of one run asks first: whether the person may read it.
         edit: what an action asks first: whether the person may edit the run.
-        any_user: what the routes without a run ask first.
+        read_all: what the list asks first: whether the person may read runs at all.
+        any_user: what all routes without a run ask first.
     """
     app = FastAPI(title="airflow-elastic", docs_url=None, redoc_url=None, openapi_url=None)
     api = APIRouter(prefix="/api")
-    api.include_router(_list_routes(host), dependencies=[*any_user])
+    api.include_router(_list_routes(host, read_all), dependencies=[*any_user])
     api.include_router(routes_of_a_run(host, edit=edit), prefix=host.pattern, dependencies=[*read])
     app.include_router(api)
     app.add_exception_handler(ElasticError, _failed)
@@ -48,7 +50,7 @@ def build(
     return app
 
 
-def _list_routes(host: Host) -> APIRouter:
+def _list_routes(host: Host, read_all: Sequence[Depends]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/config")
@@ -64,7 +66,7 @@ def _list_routes(host: Host) -> APIRouter:
             },
         )
 
-    @router.get("/runs")
+    @router.get("/runs", dependencies=[*read_all])
     def runs(
         request: Request,
         state: str = "",

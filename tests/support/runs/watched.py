@@ -61,7 +61,7 @@ def submitted(attempt: int = 1) -> ev.AttemptSubmitted:
 class Browser(TestClient):
     """Somebody with the token of a server over these runs; `signed_in` False: without it."""
 
-    def __init__(self, root: Path, *, signed_in: bool = True, static: Path | None = None) -> None:
+    def __init__(self, root: Path | str, *, signed_in: bool = True, static: Path | None = None) -> None:
         self.host = RunsBelow(str(root))
         app = application(self.host, TOKEN, PORT, **({} if static is None else {"static": static}))
         super().__init__(app, base_url=BASE, follow_redirects=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,12 @@ class S3Store:
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
+
+    def sharing(self, other: S3Store) -> S3Store:
+        """The same objects, with the client of another store: to make one takes a tenth of a second."""
+        made = copy.copy(self)
+        made._clients, made._bulk = other._clients, other._bulk
+        return made
 
     @property
     def uri(self) -> str:
