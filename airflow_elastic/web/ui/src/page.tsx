@@ -1,5 +1,4 @@
 // The whole of it: one run, or the list of all runs, inside the page of Airflow or of `airflow-elastic ui`.
-import { useEffect } from "react";
 import { useSearchParams } from "react-router-dom";
 import { Guard } from "./parts/guard.tsx";
 import { RunPage } from "./run/run_page.tsx";
@@ -10,9 +9,6 @@ export function Page(props: TaskInstanceWords) {
   const [words] = useSearchParams();
   const path = runOf(props) ?? words.get("run");
   const inAirflow = runOf(props) !== null;
-  useEffect(() => {
-    if (path === null && !document.title) document.title = "Elastic runs";
-  }, [path]);
   return (
     <div className="elastic">
       <Guard key={path}>{path ? <RunPage path={path} named={!inAirflow} /> : <RunsPage />}</Guard>

@@ -84,6 +84,7 @@ export interface Status {
   };
   attempts: { number: number; failure?: Failure | null; last_step?: number }[];
   phases?: PhaseRow[];
+  excluded_machines?: string[];
   goodput: number;
 }
 

@@ -1,4 +1,5 @@
 // All runs that the viewer may read: who trains, who waits, who needs somebody.
+import { useEffect } from "react";
 import { address } from "../api/client.ts";
 import { usePolled } from "../api/polling.ts";
 import type { RunList } from "../api/types.ts";
@@ -25,6 +26,10 @@ export function RunsPage() {
   const url = address("/runs", { state, q: text, sort, limit: PAGE, offset });
   const polled = usePolled<RunList>(url, pollInterval(config), "runs");
   const list = polled.document;
+  const alone = config?.mode === "standalone";
+  useEffect(() => {
+    if (alone) document.title = "Elastic runs"; // inside Airflow the title is Airflow's
+  }, [alone]);
   const filtered = state !== "" || text !== "";
   return (
     <>

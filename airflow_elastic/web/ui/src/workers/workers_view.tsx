@@ -5,7 +5,7 @@ import type { Overview, WorkersDocument } from "../api/types.ts";
 import { count } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { Choice } from "../parts/choice.tsx";
-import { Empty, Panel, Pending } from "../parts/panel.tsx";
+import { Empty, Notice, Panel, Pending } from "../parts/panel.tsx";
 import { useWords } from "../parts/query.ts";
 import { Search } from "../parts/search.tsx";
 import { usePollInterval } from "../parts/settings.ts";
@@ -39,8 +39,14 @@ export function WorkersView({ path, overview }: { path: string; overview: Overvi
       {all.length > 8 && <Search label="Worker or machine" value={text} onChange={(q) => change({ q })} />}
     </div>
   );
+  const leftOut = overview.status.excluded_machines ?? [];
   return (
     <>
+      {leftOut.length > 0 && (
+        <Notice level="info">
+          Somebody has left out {leftOut.length === 1 ? "the machine" : "the machines"} {leftOut.join(", ")}: new attempts use others.
+        </Notice>
+      )}
       <Panel
         title={median === null ? count(all.length, "worker") : `${count(all.length, "worker")}, median step ${duration(median)}`}
         aside={all.length > 0 ? tools : null}
