@@ -331,6 +331,7 @@ class Progress:
         writing_seconds: how long it took to write the newest save to storage, as far as agents know.
         phases: the trainings of the run so far, in order, where its script names them.
         usage: what each worker uses of its machine, as it last said.
+        odd: which of `loss` and `metrics.NAME` are not finite now, in words: `NaN`, `Infinity`, `-Infinity`.
     """
 
     attempt: int
@@ -353,3 +354,4 @@ class Progress:
     writing_seconds: float = 0.0
     phases: tuple[PhaseRecord, ...] = ()
     usage: tuple[WorkerUsage, ...] = ()
+    odd: Mapping[str, str] = field(default_factory=dict)

@@ -42,7 +42,10 @@ SAMPLES_PER_SECOND: Final = 15
 STEP_SECONDS: Final = 19  # mean of one step
 FORWARD_SECONDS: Final = 20  # mean of one forward pass
 MEMORY: Final = 21  # the most memory the process has had, bytes
-LOSS_TOLD: Final = 22  # 1: LOSS is valid, and finite
+LOSS_TOLD: Final = 22  # 1: LOSS is valid, and finite; 2 and more: the loss is this one of ODD_LOSSES
+
+#: Losses that are no finite numbers: of LOSS_TOLD 2, 3 and 4.
+ODD_LOSSES: Final = ("NaN", "Infinity", "-Infinity")
 
 #: A value of WAITING: the rank must end, but cannot save yet, because its staging memory is still being read.
 ENDING: Final = 2.0

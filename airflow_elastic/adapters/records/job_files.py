@@ -112,10 +112,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """A rank's report of values with names that its script has chosen; other numbers are in its page."""
+    """A rank's report of values with names that its script has chosen; other numbers are in its page.
+
+    `odd`: metrics that are not finite, in words: `NaN`, `Infinity`, `-Infinity`.
+    """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases: tuple[PhaseRecord, ...] = ()
+    odd: Mapping[str, str] = field(default_factory=dict)
 
 
 class JobFiles:

@@ -76,6 +76,7 @@ def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) 
         samples_per_second=lead.words[shared_page.SAMPLES_PER_SECOND] if lead else 0.0,
         loss=_loss(lead) if lead else None,
         metrics=lead.note.metrics if lead else {},
+        odd=_odd(lead) if lead else {},
         world_size=stretches[-1].world_size if stretches else 0,
         stretches=stretches,
         ranks=tuple(_report(rank) for rank in ranks),
@@ -152,4 +153,13 @@ def _report(rank: RankProgress) -> RankReport:
 
 
 def _loss(rank: RankProgress) -> float | None:
-    return rank.words[shared_page.LOSS] if rank.words[shared_page.LOSS_TOLD] else None
+    return rank.words[shared_page.LOSS] if rank.words[shared_page.LOSS_TOLD] == 1 else None
+
+
+def _odd(rank: RankProgress) -> dict[str, str]:
+    """The numbers of a rank that are not finite, in words."""
+    words = {f"metrics.{name}": word for name, word in rank.note.odd.items()}
+    told = int(rank.words[shared_page.LOSS_TOLD]) - 2
+    if 0 <= told < len(shared_page.ODD_LOSSES):
+        words["loss"] = shared_page.ODD_LOSSES[told]
+    return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ USAGE = (
     "sent_bytes_per_second",
     "state_bytes",
 )
+
+#: Numbers that are not finite, by their words in a report.
+ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 #: The most metrics of a script that are kept, and the longest names.
 MOST_METRICS, MOST_LETTERS = 256, 200
@@ -52,6 +56,8 @@ def training_values(progress: Progress) -> dict[str, float]:
         found["slowest_rank"] = slowest.rank
     for name in list(progress.metrics)[:MOST_METRICS]:
         found[f"metrics.{name[:MOST_LETTERS]}"] = progress.metrics[name]
+    for name in list(progress.odd)[:MOST_METRICS]:
+        found[name[:MOST_LETTERS]] = ODD.get(progress.odd[name], math.nan)
     return found
 
 

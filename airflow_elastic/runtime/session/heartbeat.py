@@ -186,12 +186,18 @@ class Heartbeat:
 
     def _write_loss(self, loss: torch.Tensor | float | None) -> None:
         number = number_of(loss)
-        self.words[shared_page.LOSS_TOLD] = float(number is not None)
+        told = float(number is not None)
+        if number is None and loss is not None:
+            told = 2.0 + shared_page.ODD_LOSSES.index(odd_number(float(loss)) or "NaN")
+        self.words[shared_page.LOSS_TOLD] = told
         self.words[shared_page.LOSS] = number or 0.0
 
     def _write_note(self, metrics: Mapping[str, float]) -> None:
         """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
-        note = RankNote(finite(metrics), self._phases)
+        odd = {
+            name: word for name, value in metrics.items() if (word := odd_number(float(value))) is not None
+        }
+        note = RankNote(finite(metrics), self._phases, odd)
         if self._note_path is None or note == self._last_note:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")
@@ -208,6 +214,13 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float]:
     """The finite ones. JSON cannot store the others, and one of them would make the whole document invalid."""
     plain = {name: float(value) for name, value in numbers.items()}
     return {name: value for name, value in plain.items() if math.isfinite(value)}
+
+
+def odd_number(value: float) -> str | None:
+    """A word for a number that is not finite; None for any other."""
+    if math.isfinite(value):
+        return None
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_of(loss: torch.Tensor | float | None) -> float | None:
