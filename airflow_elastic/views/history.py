@@ -28,10 +28,15 @@ SPARKS = 40
 MOST_POINTS, MOST_COLUMNS = 2000, 240
 
 
-def history(reader: Reader) -> History:
-    """The history of a run, as it was at most some seconds ago. Without one, it is empty."""
+def history(reader: Reader, *, stale: float = 0.0) -> History:
+    """The history of a run, as it was at most some seconds ago. Without one, it is empty.
+
+    Args:
+        reader: of the run.
+        stale: up to this age in seconds an old one is returned at once, and read again behind the back.
+    """
     at = reader.snapshot().at
-    return reader.kept("history", lambda: read_history(reader.store, at), _age(reader))
+    return reader.kept("history", lambda: read_history(reader.store, at), _age(reader), stale=stale)
 
 
 def _age(reader: Reader) -> float:

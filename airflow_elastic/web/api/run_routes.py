@@ -29,7 +29,7 @@ def routes_of_a_run(host: Host, *, edit: Sequence[params.Depends]) -> APIRouter:
     def run(request: Request) -> Response:
         opened = host.open(request)
         snapshot = opened.reader.snapshot()
-        found = history.history(opened.reader)
+        found = history.history(opened.reader, stale=history.STALE)
         document = overview(snapshot, history.recent(found, snapshot.at), history.conditions(found))
         return answer(
             request,
