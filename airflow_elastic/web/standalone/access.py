@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
@@ -13,7 +14,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-_NAMES = ("127.0.0.1", "localhost", "[::1]")
+#: With any port: a tunnel may lead here from another one.
+_OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class Access:
@@ -26,13 +28,12 @@ class Access:
     Args:
         app: the application behind it.
         token: the secret.
-        port: of this server; its cookies are not those of other servers of this machine.
+        port: of this server. Its cookie is not that of another such server on this machine.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self._app, self._token, self._port = app, token, port
+        self._app, self._token = app, token
         self._cookie = f"airflow_elastic_{port}"
-        self._hosts = {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == 80 else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -44,7 +45,7 @@ class Access:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if headers.get("host", "").lower() not in self._hosts:
+        if not _OWN_HOST.fullmatch(headers.get("host", "")):
             return PlainTextResponse("this server answers under localhost and 127.0.0.1 only", 421)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), None)
