@@ -58,9 +58,9 @@ def _add_metrics(app: FastAPI, host: RunsBelow) -> None:
 def _add_pages(app: FastAPI, static: Path) -> None:
     app.include_router(static_routes(static))
 
-    @app.get("/{rest:path}")
-    def any_page(request: Request, rest: str) -> Response:
-        """All addresses of pages: the page itself reads what is in the address."""
+    @app.get("/")
+    def the_page(request: Request) -> Response:
+        """The page. It reads what to show from the query."""
         return page(request, static)
 
 

@@ -16,7 +16,7 @@ from airflow_elastic.views.all_runs.below import id_of, key_of
 from tests.support.runs.watched import BASE, PORT, TOKEN, Browser, submitted, trained, write_run
 
 ROUTES = [
-    *("/", "/api/config", "/api/runs", "/static/main.js", "/runs/whatever"),
+    *("/", "/api/config", "/api/runs", "/static/main.js", "/?run=whatever"),
     *(
         f"/api/run/{id_of('one')}{what}"
         for what in ("", "/history", "/heatmap", "/workers", "/events", "/logs", "/checkpoints")
@@ -93,7 +93,8 @@ def test_the_first_visit_leaves_a_cookie_and_no_token_in_the_address(root: Path,
 
 def test_pages_and_their_parts(root: Path, static: Path) -> None:
     browser = Browser(root, static=static)
-    page = browser.get("/run/x/logs")
+    assert browser.get("/run/x/logs").status_code == 404
+    page = browser.get("/?run=x&tab=logs")
     assert page.headers["content-type"].startswith("text/html")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     script = browser.get("/static/main.js")
