@@ -33,6 +33,10 @@ _KEPT_ARCHIVES = 2
 _TRIES = 3
 
 
+#: The most processor time for writes of its part, as a share; with many workers they are rarer therefore.
+_SHARE, _LONGEST_SECONDS = 0.001, 75.0
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How often a writer writes. Seconds.
@@ -82,6 +86,7 @@ class HistoryWriter:
         self._lock = threading.Lock()  # of the recorder
         self._changed = self._news = False
         self._part_at = float("-inf")
+        self._cost = 0.0  # processor seconds of the last write
         self._archive_at = float("-inf")
 
     @property
@@ -125,6 +130,7 @@ class HistoryWriter:
     @property
     def _part_due(self) -> bool:
         pause = self._pace.part if self._news else self._pace.quiet
+        pause = max(pause, min(self._cost / _SHARE, _LONGEST_SECONDS))
         return self._changed and self._now() - self._part_at >= pause
 
     @property
@@ -149,8 +155,10 @@ class HistoryWriter:
             self._changed = self._news = False
             part = self._recorder.part(self._now())
         self._part_at = self._now()  # also before a failure: storage that fails is not asked all the time
+        began = time.thread_time()
         try:
             self._store.put(self._key, encode_part(part), durable=False)
+            self._cost = time.thread_time() - began
         except BaseException:
             self._changed = self._news = True
             raise

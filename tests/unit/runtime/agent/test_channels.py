@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,8 +17,9 @@ from airflow_elastic.adapters.records.job_files import Began, JobFiles, JobRecor
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
 from airflow_elastic.runtime.agent.worker import Worker
+from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.status import Progress
+from airflow_elastic.spec.status import Progress, WorkerUsage
 from tests.support.builders import spec
 
 TWO, ONE = Members(1, (0, 1), 0.0), Members(2, (0,), 0.0)
@@ -84,3 +86,22 @@ def test_an_attempt_that_begins_meanwhile_is_told_of_by_itself(lead: Worker, fil
     assert (first and first.attempt, worlds(first)) == (1, [(2, 10)])
     second = tell(False)
     assert (second and second.attempt, worlds(second)) == (2, [(1, 20)])
+
+
+def test_the_lead_tells_what_each_worker_uses(lead: Worker, files: Meanwhile) -> None:
+    """As far as it has heard of it; what cannot be read counts as not heard."""
+    tell = LeadChannel(lead)
+    begin(lead, TWO)
+    first = tell(False)
+    assert first is not None
+    assert first.usage == ()
+    mine, other = WorkerUsage("node-0", 1.0, cpu=0.5), WorkerUsage("node-1", 2.0, memory_bytes=7)
+    lead.usage = mine
+    lead.meeting_store.set("used/1", json.dumps(encode(other)))
+    told = tell(False)
+    assert told is not None
+    assert told.usage == (mine, other)
+    lead.meeting_store.set("used/1", "no JSON")
+    told = tell(False)
+    assert told is not None
+    assert told.usage == (mine,)
