@@ -19,6 +19,12 @@ from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.watched import submitted, trained, write_run
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of pytest-xdist may say that its terminal is narrow."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write_run(tmp_path / "dag/one", submitted(), progress=trained(250), name="one")
