@@ -47,7 +47,9 @@ class FolderChannel:
         The lead of that worker may be gone.
         """
         node = self._node
-        if node.usage is not None and node.usage != self._written:
+        # The run may have been removed, and its folder must not appear again.
+        there = node.files.node(node.index).is_dir()
+        if there and node.usage is not None and node.usage != self._written:
             self._written = node.usage
             node.files.write(f"node-{node.index}/{USAGE}", node.usage)
         return gather_files(node.files, node.record) if node.is_lead or node.standing_by else None
