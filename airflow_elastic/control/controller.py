@@ -194,9 +194,10 @@ class Controller:
                 await self._record(ev.RunEnded(self._now(), action.outcome, action.reason))
 
     async def _submit(self, action: Submit) -> None:
-        await self._look_around()  # somebody may have chosen a checkpoint before the run was reopened
-        if action not in due(self.state):
-            return
+        if len(self.state.lives) == 1:  # somebody may have chosen a checkpoint before the run was reopened
+            await self._look_around()
+            if action not in due(self.state):
+                return
         job = self._job_of(action.attempt)
         # The fence comes first. From here on no earlier attempt can commit anything, even if its processes still run.
         await asyncio.to_thread(reports.raise_fence, self._store, action.attempt)
@@ -259,10 +260,10 @@ class Controller:
             await self._look_around()
         if self._job is not None and self._watching.attempt == self.state.attempt.number:
             await self._tell_waiting(self._job)
-            job = self._job_of(self.state.attempt.number)
-            await self._record(*await followed(self._engine, self.state, job, self._job, self._now()))
+            engine, job_of = self._engine, self._job_of
+            await self._record(*await followed(engine, self.state, job_of, self._job, self._now()))
             held = self._waits.held_seconds(self._job)
-            await self._record(*await gathered(self._engine, self.state, job, self._job, held, self._now()))
+            await self._record(*await gathered(engine, self.state, job_of, self._job, held, self._now()))
             await self._judge(self._job)
 
     @property

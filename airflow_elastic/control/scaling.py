@@ -80,35 +80,39 @@ class Scaling:
                 await end_task(task)
 
 
-async def followed(engine: Engine, state: RunState, job: Job, seen: JobStatus, at: float) -> Sequence[Event]:
+async def followed(
+    engine: Engine, state: RunState, job_of: Callable[[int], Job], seen: JobStatus, at: float
+) -> Sequence[Event]:
     """Take a change of the workers by somebody outside the run as a scale step, as far as the run allows it."""
     asked = seen.asked
     if asked is None or state.attempt.phase is not Phase.LIVE or asked.request in state.planned_steps:
         return ()
     wanted = state.spec.workers.nearest(asked.workers)
     if wanted == state.attempt.workers == state.target:
-        await engine.scale(job, wanted)  # undo the change
+        await engine.scale(job_of(state.attempt.number), wanted)  # undo the change
     return (ev.ScaleRequested(at, asked.request, wanted, ev.AUTOSCALER),)
 
 
 async def gathered(
-    engine: Engine, state: RunState, job: Job, seen: JobStatus, held: float, at: float
+    engine: Engine, state: RunState, job_of: Callable[[int], Job], seen: JobStatus, held: float, at: float
 ) -> Sequence[Event]:
     """Start training with the workers that are ready, and let those join that come later.
 
     Args:
         engine: of the run.
         state: of the run.
-        job: of the current attempt.
-        seen: its workers, as the engine last said.
+        job_of: gives the job of an attempt.
+        seen: the workers of the current attempt, as the engine last said.
         held: for how many seconds workers of it have been held up.
         at: epoch seconds.
     """
-    able = engine.capabilities.regroup and find_launcher(state.spec.launcher).elastic
-    if not able or state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
+    if state.attempt.phase is not Phase.LIVE or state.attempt.workers != state.target:
         return ()
     members = regrouping(state.attempt, state.spec.workers, seen, held)
     if members is None:
         return ()
-    await cast("Regrouping", engine).regroup(job, members)
+    # Last: each look comes here, and the launcher is looked up among installed packages.
+    if not (engine.capabilities.regroup and find_launcher(state.spec.launcher).elastic):
+        return ()
+    await cast("Regrouping", engine).regroup(job_of(state.attempt.number), members)
     return (ev.Regrouped(at, state.attempt.number, members),)
