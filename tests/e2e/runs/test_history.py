@@ -15,8 +15,10 @@ from tests.support.driving import driving, training
 
 async def test_a_run_whose_lead_is_killed_has_one_history_with_both_attempts(tmp_path: Path) -> None:
     spec = training("--epochs=14", "--step-seconds=0.1", tensorboard=True)
+    board = tmp_path / "run" / "tensorboard"
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(20)
+        await driven.until((board / "attempt-0001").exists, "event files of the first attempt")
         number = driven.state.attempt.number
         driven.kill_node(0)
         await driven.until(lambda: len(driven.state.attempts) > number, "the next attempt")
@@ -40,7 +42,6 @@ async def test_a_run_whose_lead_is_killed_has_one_history_with_both_attempts(tmp
     assert [value for value in series["restarts"]["mean"] if value is not None][-1] == 1
     assert heatmap(history)["ranks"] == [0, 1]
     assert len(matrix(history, "memory_bytes")["rows"]) >= 2
-    board = tmp_path / "run" / "tensorboard"
     assert {path.name for path in board.iterdir()} == {"attempt-0001", "attempt-0002"}
     events = EventAccumulator(str(board / "attempt-0002")).Reload().Scalars("loss")
     assert events[-1].step == state.attempt.last_step
