@@ -14,7 +14,7 @@ from tests.support.driving import driving, training
 
 
 async def test_a_run_whose_lead_is_killed_has_one_history_with_both_attempts(tmp_path: Path) -> None:
-    spec = training("--epochs=14", "--step-seconds=0.1", tensorboard=True)
+    spec = training("--epochs=20", "--step-seconds=0.1", tensorboard=True)
     board = tmp_path / "run" / "tensorboard"
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(20)
