@@ -21,7 +21,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.control.history import HistoryObserver
 from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
-from airflow_elastic.control.observer import Observer
+from airflow_elastic.control.observer import Observer, Observers
 from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
 from airflow_elastic.control.scaling import Scaling, followed, gathered
 from airflow_elastic.control.stacks import with_stacks
@@ -87,7 +87,7 @@ class Controller:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._engine = store, engine
-        self._observer = HistoryObserver(observer or Observer(), store, now)
+        self._observer = Observers(HistoryObserver(store, now), observer or Observer())
         self._poll_seconds, self._now = poll_seconds, now
         self._journal, self._mailbox = Journal(store), Mailbox(store)
         self._state: RunState | None = None

@@ -44,7 +44,7 @@ def set_newer_aside(store: Store, state: RunState, action: SetNewerAside, at: fl
         )
         phases = sum(phase.complete for phase in checkpoints.read(store, action.step).phases)
     except CheckpointDamaged as error:
-        newest = state.checkpoint.step if state.checkpoint else 0
+        newest = state.saved_step
         return ev.ResumeRefused(at, action.attempt, action.step, f"{error}; it goes on from {newest}")
     return ev.NewerSetAside(at, action.attempt, action.step, tuple(steps), phases)
 

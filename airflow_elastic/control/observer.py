@@ -62,6 +62,10 @@ class Observers(Observer):
         for one in self._observers:
             await one.on_look(state, progress)
 
+    def on_published(self, state: RunState, progress: Progress | None) -> None:
+        for one in self._observers:
+            one.on_published(state, progress)
+
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
         for one in self._observers:
             one.on_waiting(state, job)
@@ -69,6 +73,10 @@ class Observers(Observer):
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
         for one in self._observers:
             one.on_lagging(state, progress, ranks)
+
+    async def on_end(self, state: RunState) -> None:
+        for one in self._observers:
+            await one.on_end(state)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         for one in self._observers:

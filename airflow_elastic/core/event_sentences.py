@@ -222,7 +222,7 @@ def _moved(old: RunSpec, new: RunSpec) -> str:
 
 
 def _newest(state: RunState) -> int:
-    return state.checkpoint.step if state.checkpoint else 0
+    return state.saved_step
 
 
 def _start(step: int) -> str:

@@ -48,6 +48,11 @@ def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str,
     return {"wall": wall, **seconds}
 
 
+def goodput_share(seconds: Mapping[str, float]) -> float:
+    """The share of the wall time in steps that count, 0 to 1, of an account by `goodput`."""
+    return seconds["training"] / seconds["wall"] if seconds["wall"] else 0.0
+
+
 def _all_stretches(state: RunState, progress: Progress | None) -> list[tuple[Attempt, Stretch]]:
     found = []
     for attempt in state.attempts:
@@ -63,7 +68,7 @@ def _kept_share(state: RunState, stretch: Stretch, later: list[Stretch]) -> floa
         return 0.0
     limits = [other.from_step for other in later if other.first_step_at is not None or other.from_step]
     if state.ended and state.outcome != "succeeded":
-        limits.append(state.checkpoint.step if state.checkpoint else 0)
+        limits.append(state.saved_step)
     kept = min([stretch.to_step, *limits]) - stretch.from_step
     return max(0.0, min(1.0, kept / done))
 

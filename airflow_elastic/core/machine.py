@@ -188,7 +188,7 @@ def evolve(state: RunState, event: Event) -> RunState:
 def _submitted(state: RunState, event: ev.AttemptSubmitted) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING:
         return state
-    step = state.checkpoint.step if state.checkpoint else 0
+    step = state.saved_step
     return state.with_attempt(
         phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step, held=None
     )

@@ -357,6 +357,15 @@ class RunState:
         return None if seconds is None else self.opened_at + seconds
 
     @property
+    def saved_step(self) -> int:
+        """The step of the newest committed checkpoint; 0 without one."""
+        return self.checkpoint.step if self.checkpoint else 0
+
+    def newest_step(self, progress: Progress | None) -> int:
+        """The newest step of a report and of the newest checkpoint. Ranks that restore still report step 0."""
+        return max(progress.step if progress else 0, self.saved_step)
+
+    @property
     def ended(self) -> bool:
         """Whether the last event is written."""
         return self.ended_at is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.goodput import goodput, goodput_share
 from airflow_elastic.core.health.start_times import start_limit
 from airflow_elastic.core.health.stragglers import stragglers
 from airflow_elastic.core.state import Phase
@@ -84,7 +84,7 @@ def document(
         "world_size": told.world_size
         if told and told.world_size
         else attempt.workers * state.spec.workers.procs,
-        "step": max(told.step if told else 0, newest.step if newest else 0),
+        "step": state.newest_step(told),
         "total_steps": _last(state, told, "total_steps"),
         "epoch": stood.epoch if stood else 0,
         "phases": [encode(phase) for phase in _phases(state, told)],
@@ -109,7 +109,7 @@ def document(
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "usage": [encode(one) for one in told.usage] if told and not state.ended else [],
         "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
-        "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+        "goodput": goodput_share(spent),
         "seconds": spent,
     }
 

@@ -1,6 +1,23 @@
-"""Quantities with units, for people."""
+"""Numbers as texts: quantities with units for people, and words for numbers that JSON does not have."""
 
 from __future__ import annotations
+
+import math
+
+#: Numbers that are not finite, by the words that stand for them in JSON documents.
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def non_finite_word(value: float) -> str | None:
+    """The word of `NON_FINITE` for a number that is not finite; None for any other."""
+    if math.isfinite(value):
+        return None
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_number(value: float) -> float | str:
+    """The number, or its word if it is not finite."""
+    return non_finite_word(value) or value
 
 
 def size(count: float) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.goodput import goodput, goodput_share
 from airflow_elastic.operators.result import newest_checkpoint
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def course(run: Run) -> dict[str, Any]:
         "launcher": state.spec.launcher,
         "outcome": state.outcome,
         "reason": state.reason,
-        "step": max(progress.step if progress else 0, state.checkpoint.step if state.checkpoint else 0),
+        "step": state.newest_step(progress),
         "restarts": state.restarts_used,
-        "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+        "goodput": goodput_share(spent),
         "seconds": spent,
         "attempts": [
             {

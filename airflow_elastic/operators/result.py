@@ -35,7 +35,7 @@ def result(run: Run, state: RunState) -> dict[str, Any]:
     progress = run.progress(state)
     return {
         "run_uri": run.store.uri,
-        "step": max(progress.step if progress else 0, state.checkpoint.step if state.checkpoint else 0),
+        "step": state.newest_step(progress),
         "checkpoint": newest_checkpoint(run),
         "metrics": dict(progress.metrics) if progress else {},
         "attempts": len(state.attempts),

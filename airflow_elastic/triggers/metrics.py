@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk.observability import stats
 
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.goodput import goodput, goodput_share
 from airflow_elastic.core.state import Cause, Phase
 from airflow_elastic.spec import events as ev
 
@@ -133,7 +133,7 @@ class MetricsObserver(Observer):
         told = progress if live and progress and progress.attempt == state.attempt.number else None
         spent = goodput(state, progress, now)
         saved = state.checkpoint
-        step = max(told.step if told else 0, saved.step if saved else 0)
+        step = state.newest_step(told)
         values: dict[str, float | None] = {
             "step": step,
             "progress": step / told.total_steps if told and told.total_steps else None,
@@ -145,7 +145,7 @@ class MetricsObserver(Observer):
             "target_workers": state.target,
             "waiting_workers": self._waiting if live else state.attempt.workers * (not state.ended),
             "stragglers": self._stragglers if live else 0,
-            "goodput": spent["training"] / spent["wall"] if spent["wall"] else 0.0,
+            "goodput": goodput_share(spent),
             "checkpoint_age": now - saved.at if saved else None,
         }
         return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}

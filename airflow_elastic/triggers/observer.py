@@ -158,7 +158,7 @@ class TaskObserver(Observer):
             "attempt": state.attempt.number,
             "workers": state.attempt.workers,
             "world_size": progress.world_size,
-            "step": max(progress.step, state.checkpoint.step if state.checkpoint else 0),
+            "step": state.newest_step(progress),
             "total_steps": progress.total_steps,
             "loss": progress.loss,
             "samples_per_second": progress.samples_per_second,

@@ -72,8 +72,7 @@ def reached(store: Store, target: Target) -> dict[str, Any] | None:
     except RunMissing:
         return None
     progress = run.progress(state)
-    newest = state.checkpoint.step if state.checkpoint else 0
-    step = max(newest, *(attempt.last_step for attempt in state.attempts), progress.step if progress else 0)
+    step = max(state.newest_step(progress), *(attempt.last_step for attempt in state.attempts))
     if target.state == "running":
         there = state.ended or any(attempt.submitted_at for attempt in state.attempts)
     elif target.state is not None:
@@ -81,13 +80,13 @@ def reached(store: Store, target: Target) -> dict[str, Any] | None:
     elif target.step is not None:
         there = step >= target.step
     else:
-        there = newest >= int(target.checkpoint or 0) and newest > 0
+        there = state.saved_step >= int(target.checkpoint or 0) and state.saved_step > 0
     if there:
         return {
             "run_uri": store.uri,
             "state": state.label,
             "step": step,
-            "checkpoint": newest or None,
+            "checkpoint": state.saved_step or None,
         }
     if state.ended:
         raise OutOfReach(

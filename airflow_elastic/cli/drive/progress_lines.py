@@ -147,8 +147,7 @@ def progress_line(state: RunState, progress: Progress | None, wait: Wait | None 
     parts = [label, share(wait) if wait and held else workers(attempt.workers)]
     if told is not None and (told.attached or told.step):
         total = f"/{told.total_steps}" if told.total_steps else ""
-        # Ranks that have just started report step 0, until they have restored their checkpoint.
-        step = max(told.step, state.checkpoint.step if state.checkpoint else 0)
+        step = state.newest_step(told)
         if told.phases and not (phase := told.phases[-1]).complete and (phase.name or told.phases[1:]):
             parts.append(f"phase {phase.name}")
         parts.append(f"step {step}{total}")

@@ -20,11 +20,11 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.line_charts import chart, sparkline
 from airflow_elastic.cli.number_types import COUNT
 from airflow_elastic.core.history import newest, select
+from airflow_elastic.core.units import NON_FINITE
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.history import History
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 #: Characters of a chart in a table, and of one by itself: width, height.
 _SMALL, _LARGE = 40, (100, 12)
@@ -122,7 +122,7 @@ def _show(history: History, chosen: Mapping[str, Any]) -> None:
 
 
 def _numbers(values: list[float | str | None]) -> list[float | None]:
-    return [_WORDS[value] if isinstance(value, str) else value for value in values]
+    return [NON_FINITE[value] if isinstance(value, str) else value for value in values]
 
 
 def _is_plain(encoding: str) -> bool:

@@ -30,16 +30,15 @@ _SAMPLE_SECONDS = 10.0
 
 
 class HistoryObserver(Observer):
-    """Keeps the history, and hands everything on to another observer.
+    """Keeps the history.
 
     Args:
-        observer: the other one.
         store: where the run is stored.
         now: returns epoch seconds.
     """
 
-    def __init__(self, observer: Observer, store: Store, now: Callable[[], float]) -> None:
-        self._observer, self._now = observer, now
+    def __init__(self, store: Store, now: Callable[[], float]) -> None:
+        self._now = now
         self._writer = HistoryWriter(store, CONTROLLER, now=now)
         self._sampled_at = float("-inf")
         self._changed = self._over = False
@@ -48,21 +47,15 @@ class HistoryObserver(Observer):
 
     def on_event(self, event: Event, before: RunState | None, state: RunState) -> None:
         self._changed = True
-        self._observer.on_event(event, before, state)
-
-    async def on_progress(self, state: RunState, progress: Progress) -> None:
-        await self._observer.on_progress(state, progress)
 
     async def on_look(self, state: RunState, progress: Progress | None) -> None:
         self._conditions.end("trouble")
-        await self._observer.on_look(state, progress)
 
     def on_published(self, state: RunState, progress: Progress | None) -> None:
         self._see_submission(state)
         self._sample(state, progress)
         if self._writer.due and not self._over and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._write())
-        self._observer.on_published(state, progress)
 
     def on_waiting(self, state: RunState, job: JobStatus) -> None:
         if job.wait is None:
@@ -70,7 +63,6 @@ class HistoryObserver(Observer):
         else:
             held = [w.name for w in job.workers if w.waiting is job.wait.state]
             self._conditions.begin("waiting", waits(job.wait), workers=tuple(held))
-        self._observer.on_waiting(state, job)
 
     def on_lagging(self, state: RunState, progress: Progress, ranks: frozenset[int]) -> None:
         self._conditions.end("straggler")
@@ -78,11 +70,9 @@ class HistoryObserver(Observer):
             names = dict.fromkeys(rank.worker for rank in progress.ranks if rank.rank in ranks)
             text = straggler_sentence(progress, ranks)
             self._conditions.begin("straggler", text, workers=tuple(names), ranks=tuple(sorted(ranks)))
-        self._observer.on_lagging(state, progress, ranks)
 
     def on_trouble(self, error: ElasticError, times: int, pause: float) -> None:
         self._conditions.begin("trouble", str(error))
-        self._observer.on_trouble(error, times, pause)
 
     async def on_end(self, state: RunState) -> None:
         self._over = self._changed = True
@@ -91,7 +81,6 @@ class HistoryObserver(Observer):
         if self._task is not None:
             await asyncio.wait([self._task])
         await self._write(last=True)
-        await self._observer.on_end(state)
 
     def _see_submission(self, state: RunState) -> None:
         """An attempt that cannot be submitted yet also waits; one that is over does not wait any more."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_elastic.core.history import matrices, tables
+from airflow_elastic.core.units import json_number
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.history import History, Matrix, Part, Table
 
@@ -172,18 +173,11 @@ def _matrix(history: History, name: str, since: float | None, until: float | Non
 
 
 def _numbers(values: Iterable[float], counts: Iterable[int]) -> list[float | str | None]:
-    return [plain_number(value) if count else None for value, count in zip(values, counts, strict=True)]
+    return [json_number(value) if count else None for value, count in zip(values, counts, strict=True)]
 
 
 def _cells(values: Iterable[float]) -> list[float | str | None]:
-    return [None if math.isnan(value) else plain_number(value) for value in values]
-
-
-def plain_number(value: float) -> float | str:
-    """The number, or a word for one that JSON does not have."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return [None if math.isnan(value) else json_number(value) for value in values]
 
 
 def _quantile(cells: Sequence[float], share: float) -> float | None:

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from airflow_elastic.core.goodput import goodput
+from airflow_elastic.core.goodput import goodput, goodput_share
+from airflow_elastic.core.units import NON_FINITE
 
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
@@ -23,9 +24,6 @@ USAGE = (
     "sent_bytes_per_second",
     "state_bytes",
 )
-
-#: Numbers that are not finite, by their words in a report.
-ODD = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 #: The most metrics of a script that are kept, and the longest names.
 MOST_METRICS, MOST_LETTERS = 256, 200
@@ -57,7 +55,7 @@ def training_values(progress: Progress) -> dict[str, float]:
     for name in list(progress.metrics)[:MOST_METRICS]:
         found[f"metrics.{name[:MOST_LETTERS]}"] = progress.metrics[name]
     for name in list(progress.odd)[:MOST_METRICS]:
-        found[name[:MOST_LETTERS]] = ODD.get(progress.odd[name], math.nan)
+        found[name[:MOST_LETTERS]] = NON_FINITE.get(progress.odd[name], math.nan)
     return found
 
 
@@ -79,14 +77,13 @@ def usage_rows(usage: Iterable[WorkerUsage]) -> dict[str, dict[str, float]]:
 
 def controller_values(state: RunState, progress: Progress | None, now: float) -> dict[str, float]:
     """What the controller knows of a run at `now` (epoch seconds), by the names of its series."""
-    spent = dict(goodput(state, progress, now))
-    wall = spent.pop("wall")
+    spent = goodput(state, progress, now)
     return {
-        "goodput": spent["training"] / wall if wall else 0.0,
+        "goodput": goodput_share(spent),
         "workers": state.attempt.workers,
         "target_workers": state.target,
         "restarts": state.restarts_used,
-        **{f"seconds.{row}": seconds for row, seconds in spent.items()},
+        **{f"seconds.{row}": seconds for row, seconds in spent.items() if row != "wall"},
     }
 
 

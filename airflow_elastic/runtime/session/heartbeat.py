@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import RankNote
+from airflow_elastic.core.units import non_finite_word
 from airflow_elastic.runtime.session.forward_timer import ForwardTimer
 from airflow_elastic.runtime.session.logging_to_output import log_to_output
 from airflow_elastic.spec.codec import encode
@@ -188,14 +189,16 @@ class Heartbeat:
         number = number_of(loss)
         told = float(number is not None)
         if number is None and loss is not None:
-            told = 2.0 + shared_page.ODD_LOSSES.index(odd_number(float(loss)) or "NaN")
+            told = 2.0 + shared_page.ODD_LOSSES.index(non_finite_word(float(loss)) or "NaN")
         self.words[shared_page.LOSS_TOLD] = told
         self.words[shared_page.LOSS] = number or 0.0
 
     def _write_note(self, metrics: Mapping[str, float]) -> None:
         """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
         odd = {
-            name: word for name, value in metrics.items() if (word := odd_number(float(value))) is not None
+            name: word
+            for name, value in metrics.items()
+            if (word := non_finite_word(float(value))) is not None
         }
         note = RankNote(finite(metrics), self._phases, odd)
         if self._note_path is None or note == self._last_note:
@@ -214,13 +217,6 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float]:
     """The finite ones. JSON cannot store the others, and one of them would make the whole document invalid."""
     plain = {name: float(value) for name, value in numbers.items()}
     return {name: value for name, value in plain.items() if math.isfinite(value)}
-
-
-def odd_number(value: float) -> str | None:
-    """A word for a number that is not finite; None for any other."""
-    if math.isfinite(value):
-        return None
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_of(loss: torch.Tensor | float | None) -> float | None:

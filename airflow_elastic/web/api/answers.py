@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi.responses import Response
 from starlette.datastructures import MutableHeaders
+
+from airflow_elastic.core.units import json_number
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -78,8 +79,8 @@ def encode(document: Any) -> bytes:
 
 def plain(value: Any) -> Any:
     """The same value with texts for numbers that are not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        return json_number(value)
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

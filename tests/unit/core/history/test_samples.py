@@ -20,7 +20,8 @@ from airflow_elastic.core.history.samples import (
     training_values,
     usage_rows,
 )
-from airflow_elastic.runtime.session.heartbeat import Heartbeat, odd_number
+from airflow_elastic.core.units import non_finite_word
+from airflow_elastic.runtime.session.heartbeat import Heartbeat
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.status import Progress, RankReport, WorkerUsage
 from tests.support.builders import at_step, spec, story
@@ -88,7 +89,9 @@ def test_a_loss_that_is_no_number_is_kept_from_the_rank_to_the_history(tmp_path:
     assert progress.loss is None
     assert progress.metrics == {"fine": 1.0}
     values = training_values(progress)
-    assert odd_number(values["loss"]) == odd_number(values["metrics.accuracy"]) == odd_number(odd)
+    assert (
+        non_finite_word(values["loss"]) == non_finite_word(values["metrics.accuracy"]) == non_finite_word(odd)
+    )
     heartbeat._write_loss(0.5)
     heartbeat._write_note({"accuracy": 0.9})
     told = GenerationProgress(Members(1, (0,), 0.0), 0.0, tuple(read_reports(files, 0, 1)))
