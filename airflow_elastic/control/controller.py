@@ -391,7 +391,8 @@ class Controller:
         """Write the status document, for readers that do not read the journal."""
         async with self._publishing:
             wait, placement = (self._job.wait, placement_of(self._job)) if self._job else (None, [])
-            plain = document(self._store.uri, self.state, self._progress, self._now(), wait, placement)
+            told, slow = self._progress, self._lagging.told
+            plain = document(self._store.uri, self.state, told, self._now(), wait, placement, slow)
             self._published_at = time.monotonic()
             await asyncio.to_thread(reports.write_status, self._store, plain)
             self._observer.on_published(self.state, self._progress)

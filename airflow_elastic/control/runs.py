@@ -55,8 +55,7 @@ class Run:
         """The status document, made now. What workers wait for comes from the controller's last status document."""
         state, now = self.state, time.time()
         seen = read_seen(self.store, state.attempt.number, since=now - FRESH_SECONDS)
-        wait, placement = (None, []) if state.ended else seen
-        return document(self.store.uri, state, self.progress(state), now, wait, placement)
+        return document(self.store.uri, state, self.progress(state), now, *(() if state.ended else seen))
 
     def ask_scale(self, workers: int, *, by: str) -> None:
         """Ask for another number of workers. Raises InvalidInput where the run does not allow it."""
@@ -106,7 +105,7 @@ class Run:
         if not find_engine(state.spec.engine).capabilities.exclude:
             raise InvalidInput(f"engine {state.spec.engine!r} has no other machine, so none can be excluded")
         known = {name for attempt in state.attempts for name in attempt.machines} | state.excluded
-        _, placement = read_seen(self.store, state.attempt.number)
+        placement = read_seen(self.store, state.attempt.number).placement
         known |= {worker["machine"] for worker in placement if worker.get("machine")}
         if machine not in (known if exclude else state.excluded):
             there = ", ".join(sorted(known if exclude else state.excluded)) or "none is known yet"

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.goodput import goodput, goodput_share
 from airflow_elastic.core.health.start_times import start_limit
-from airflow_elastic.core.health.stragglers import stragglers
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.status import WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_elastic.core.state import Attempt, RunState
     from airflow_elastic.spec.checkpoints.phases import PhaseRecord
@@ -45,6 +44,7 @@ def document(
     now: float,
     wait: Wait | None = None,
     placement: Sequence[Mapping[str, Any]] = (),
+    slow: Iterable[int] = (),
 ) -> dict[str, Any]:
     """The status document of a run at `now` (epoch seconds).
 
@@ -55,6 +55,7 @@ def document(
         now: the time of the document.
         wait: what workers of the current attempt wait for, as its engine last said.
         placement: its workers, as `placement_of` gives them.
+        slow: ranks that hold all others up, and have for a while.
     """
     attempt = state.attempt
     told = _told(state, progress)
@@ -81,6 +82,7 @@ def document(
         "waiting": _wait({Phase.LIVE: wait, Phase.SUBMITTING: attempt.wait}.get(attempt.phase)),
         "restoring": None if told is None or state.ended else _restoring(told),
         "starting": None if told is None or attempt.phase is not Phase.LIVE else _starting(state, told),
+        "pausing": _pausing(attempt),
         "world_size": told.world_size
         if told and told.world_size
         else attempt.workers * state.spec.workers.procs,
@@ -108,7 +110,9 @@ def document(
         "excluded_machines": sorted(state.excluded),
         "ranks": [encode(rank) for rank in told.ranks] if told and not state.ended else [],
         "usage": [encode(one) for one in told.usage] if told and not state.ended else [],
-        "stragglers": [rank.rank for rank in stragglers(told.ranks)] if told and not state.ended else [],
+        "stragglers": sorted({rank.rank for rank in told.ranks} & set(slow))
+        if told and attempt.phase is Phase.LIVE
+        else [],
         "goodput": goodput_share(spent),
         "seconds": spent,
     }
@@ -159,6 +163,13 @@ def _restoring(told: Progress) -> dict[str, int] | None:
     if newest is None or not newest.is_restoring:
         return None
     return {"bytes": newest.restored_bytes, "of_bytes": newest.to_restore_bytes}
+
+
+def _pausing(attempt: Attempt) -> dict[str, float] | None:
+    """While the attempt waits for its turn: since when, and until when."""
+    if attempt.phase is not Phase.PAUSED:
+        return None
+    return {"since": attempt.planned_at, "until": attempt.not_before}
 
 
 def _starting(state: RunState, told: Progress) -> dict[str, float | None] | None:

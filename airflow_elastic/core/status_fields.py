@@ -76,6 +76,10 @@ DOCUMENT: Mapping[str, Field] = {
         "checkpoint. `limit_seconds`: how long they may take. `longest_seconds`: the longest start "
         "before, if any",
     ),
+    "pausing": Field(
+        "mapping or null",
+        "during the pause before an attempt: `since` and `until`",
+    ),
     "world_size": Field(
         "integer",
         "ranks at work, or planned",
@@ -171,7 +175,7 @@ DOCUMENT: Mapping[str, Field] = {
     ),
     "stragglers": Field(
         "list",
-        "the ranks that hold all others up now. Their forward pass takes more than 3 ms, and more than "
+        "the ranks that hold all others up, for 10 s or more. Their forward pass takes more than "
         "twice the median of the others",
     ),
     "goodput": Field(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_elastic.adapters.records.journal import Journal
-from airflow_elastic.adapters.records.reports import parse_seen, read_progress
+from airflow_elastic.adapters.records.reports import Seen, parse_seen, read_progress
 from airflow_elastic.control.runs import FRESH_SECONDS
 from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import layout
@@ -186,19 +186,18 @@ class Reader:
         # What ended cannot report any more, unless its run is reopened.
         if state_now.ended and self._newest is not None and not events:
             progress, written = self._newest.progress, self._newest.written_at
-            wait, placement = None, list[dict[str, Any]]()
+            seen = Seen()
         else:
             progress = read_progress(self.store, attempt) or state_now.attempt.progress
             data = self.store.get(layout.STATUS)
             written = _written_at(data)
-            seen = parse_seen(data, attempt, since=now - FRESH_SECONDS)
-            wait, placement = (None, []) if state_now.ended else seen
+            seen = Seen() if state_now.ended else parse_seen(data, attempt, since=now - FRESH_SECONDS)
         return Snapshot(
             self.store,
             now,
             state_now,
             progress,
-            document(self.store.uri, state_now, progress, now, wait, placement),
+            document(self.store.uri, state_now, progress, now, *seen),
             tuple(self._events),
             written,
             frozenset(self._tasks),

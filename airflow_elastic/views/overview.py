@@ -8,10 +8,12 @@ from typing import Any
 
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.overview.eta import eta
+from airflow_elastic.core.overview.failing_line import with_line
 from airflow_elastic.core.overview.health import health
 from airflow_elastic.core.overview.marks import thinned
 from airflow_elastic.core.overview.pace import recent_paces
 from airflow_elastic.core.overview.risk import at_risk, reached
+from airflow_elastic.core.overview.slow_ranks import slow_ranks
 from airflow_elastic.views.cache import Snapshot
 
 #: Kinds of events that a chart does not show.
@@ -45,6 +47,7 @@ def overview(
             and {"step": newest["step"], "at": newest["at"], "age_seconds": snapshot.at - newest["at"]},
             "at_risk": at_risk(status, pace),
         },
+        "slow": slow_ranks(status),
         "attempts": [_attempt(attempt) for attempt in status["attempts"]],
         "marks": _marks(snapshot.events),
         "conditions": list(conditions),
@@ -83,12 +86,18 @@ def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
         "until": attempt["ended_at"],
         "cause": attempt["cause"],
         "workers": attempt["workers"],
-        "headline": failure["reason"] if failure else attempt["cause"] or attempt["phase"],
+        "from_step": attempt["from_step"],
+        "last_step": attempt["last_step"],
+        "headline": _reason(failure) if failure else attempt["cause"] or attempt["phase"],
         "generations": [
             {"from": part["started_at"], "workers": part["workers"], "world_size": part["world_size"]}
             for part in attempt["stretches"]
         ],
     }
+
+
+def _reason(failure: Mapping[str, Any]) -> str:
+    return with_line(failure["reason"], failure.get("error"), failure.get("traceback"))
 
 
 def _marks(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

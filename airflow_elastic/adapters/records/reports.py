@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.codec import decode, encode
@@ -13,8 +14,6 @@ from airflow_elastic.spec.stacks import RankStack
 from airflow_elastic.spec.status import Progress, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow_elastic.adapters.storage.store import Store
 
 T = TypeVar("T")
@@ -94,27 +93,40 @@ def read_wait(store: Store, attempt: int, *, since: float = 0.0) -> Wait | None:
         attempt: number of the attempt.
         since: epoch seconds; an older document does not count.
     """
-    return read_seen(store, attempt, since=since)[0]
+    return read_seen(store, attempt, since=since).wait
 
 
-def read_seen(store: Store, attempt: int, *, since: float = 0.0) -> tuple[Wait | None, list[dict[str, Any]]]:
-    """The same, and the workers of the attempt as its engine sees them (`placement`); empty if unknown."""
+class Seen(NamedTuple):
+    """What a controller alone sees of an attempt, and does not journal; all empty if unknown.
+
+    Attributes:
+        wait: what workers wait for.
+        placement: its workers, as its engine sees them.
+        slow: ranks that hold all others up.
+    """
+
+    wait: Wait | None = None
+    placement: Sequence[dict[str, Any]] = ()
+    slow: tuple[int, ...] = ()
+
+
+def read_seen(store: Store, attempt: int, *, since: float = 0.0) -> Seen:
+    """The same, and what else the status document alone has."""
     return parse_seen(store.get(layout.STATUS), attempt, since=since)
 
 
-def parse_seen(
-    data: bytes | None, attempt: int, *, since: float = 0.0
-) -> tuple[Wait | None, list[dict[str, Any]]]:
-    """The same, from the bytes of the status document; None if there is none."""
+def parse_seen(data: bytes | None, attempt: int, *, since: float = 0.0) -> Seen:
+    """The same, from the bytes of the status document."""
     try:
         written = json.loads(data or b"null")
         if written is None or written["attempts"][-1]["number"] != attempt or written["at"] < since:
-            return None, []
+            return Seen()
         waiting = written["waiting"]
         placement = [one for one in written.get("placement", ()) if isinstance(one, dict)]
-        return None if waiting is None else decode(Wait, waiting), placement
+        slow = tuple(one for one in written.get("stragglers", ()) if isinstance(one, int))
+        return Seen(None if waiting is None else decode(Wait, waiting), placement, slow)
     except (ValueError, LookupError, TypeError, SpecError, RecursionError):  # of another release, or damaged
-        return None, []
+        return Seen()
 
 
 def raise_fence(store: Store, attempt: int) -> None:

@@ -21,7 +21,7 @@ _WAITS = re.compile(
 _INNERMOST = 12
 
 #: Files that are not the script's own code.
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|<frozen |<string>|/airflow_elastic/")
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|<frozen |<string>|/airflow_elastic/")
 
 #: The most groups of ranks in a sentence, and the most frames of each.
 GROUPS, FRAMES = 8, 25
@@ -60,7 +60,7 @@ def place(stack: Stack) -> str:
     """The innermost place in the script's own code: `train.py:52 in load`; in a library, if there is none."""
     if not stack.frames:
         return "at an unknown place"
-    own = next((frame for frame in stack.frames if not _LIBRARY.search(frame)), stack.frames[0])
+    own = next((frame for frame in stack.frames if not LIBRARY.search(frame)), stack.frames[0])
     return own.rpartition("/")[2]
 
 

@@ -5,6 +5,7 @@ The limit of twice the median is that of DLRover (`dlrover-run --exclude-straggl
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable
 
@@ -12,20 +13,23 @@ from airflow_elastic.spec.status import Progress, RankReport
 
 FACTOR = 2.0
 
-#: A forward pass shorter than this is noise, in seconds.
-LEAST_SECONDS = 0.003
+#: Less than this is noise (seconds), and less than this share of a step is not worth a person's time.
+LEAST_SECONDS, LEAST_SHARE = 0.005, 0.1
 
 #: Seconds for which a rank must be slow before it is reported, and must not be slow before it is forgotten.
 LASTING_SECONDS = 10.0
 
 
 def stragglers(ranks: Iterable[RankReport]) -> tuple[RankReport, ...]:
-    """The ranks whose forward pass takes more than FACTOR times the median of all other ranks."""
+    """The ranks whose forward pass takes more than FACTOR times the median of all other ranks, and much of a step."""
     timed = [rank for rank in ranks if rank.forward_seconds > 0]
     found = []
     for rank in timed:
         others = [other.forward_seconds for other in timed if other is not rank]
-        if others and rank.forward_seconds > max(LEAST_SECONDS, FACTOR * statistics.median(others)):
+        usual = statistics.median(others) if others else math.inf
+        longer = rank.forward_seconds - usual
+        worth = max(LEAST_SECONDS, LEAST_SHARE * rank.step_seconds)
+        if rank.forward_seconds > FACTOR * usual and longer > worth:
             found.append(rank)
     return tuple(found)
 
@@ -44,6 +48,11 @@ class StragglerTracker:
         self._since: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._told: frozenset[int] = frozenset()
+
+    @property
+    def told(self) -> frozenset[int]:
+        """The numbers of the stragglers, as last told."""
+        return self._told
 
     def news(self, progress: Progress) -> frozenset[int] | None:
         """The numbers of the stragglers, if they have changed since the last report; else None."""

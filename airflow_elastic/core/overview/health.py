@@ -9,8 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_elastic.core.event_sentences import restoring, waits
+from airflow_elastic.core.overview.failing_line import with_line
 from airflow_elastic.core.overview.pace import median_seconds
 from airflow_elastic.core.overview.risk import reached
+from airflow_elastic.core.overview.slow_ranks import slow_ranks
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.status import Wait, Waiting
@@ -81,11 +83,24 @@ def duration(seconds: float) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def short(seconds: float) -> str:
+    """A short time in two digits: `12 ms`, `0.35 s`, `4.1 s`."""
+    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+
+
 def _ended(document: Mapping[str, Any]) -> Health:
     outcome, reason = str(document["outcome"]), document.get("reason") or ""
     levels = {"succeeded": Level.OK, "failed": Level.ERROR}
-    headline = reason if reason.startswith(f"{outcome} ") else f"{outcome}: {reason}" if reason else outcome
+    if outcome == "failed":
+        reason = _placed(reason, (document.get("attempts") or [{}])[-1].get("failure"))
+    told = reason.startswith(f"{outcome} ") or (outcome == "failed" and " failed" in reason)
+    headline = reason if told else f"{outcome}: {reason}" if reason else outcome
     return Health(levels.get(outcome, Level.IDLE), headline[:1].upper() + headline[1:])
+
+
+def _placed(reason: str, failure: Mapping[str, Any] | None) -> str:
+    """The reason, with the line of the script that failed."""
+    return with_line(reason, failure.get("error"), failure.get("traceback")) if failure else reason
 
 
 def _doing(document: Mapping[str, Any], now: float) -> Health:
@@ -97,7 +112,9 @@ def _doing(document: Mapping[str, Any], now: float) -> Health:
         level = Level.WARNING if state in (Waiting.QUEUED, Waiting.CAPACITY) else Level.IDLE
         return Health(level, f"Attempt {number} {words or state}")
     if state == "pausing":
-        return Health(Level.WARNING, f"Pauses before attempt {number}{_after(attempts)}")
+        until = (document.get("pausing") or {}).get("until")
+        more = f" for {duration(until - now)} more" if until is not None and until > now else ""
+        return Health(Level.WARNING, f"Pauses{more} before attempt {number}{_after(attempts)}")
     if state == "ending":
         return Health(Level.IDLE, f"Attempt {number} ends")
     if state == "submitting":
@@ -133,7 +150,7 @@ def _after(attempts: list[Mapping[str, Any]]) -> str:
         return ""
     before = attempts[-2]
     failure = before.get("failure")
-    why = failure["reason"] if failure else before.get("cause")
+    why = _placed(failure["reason"], failure) if failure else before.get("cause")
     return f", after attempt {before.get('number')} ended: {why}" if why else ""
 
 
@@ -150,11 +167,12 @@ def _training(document: Mapping[str, Any]) -> str:
 def _troubles(document: Mapping[str, Any], now: float) -> Iterator[str]:
     """What a person should know although the run goes on."""
     ranks = document.get("ranks") or []
-    if slow := document.get("stragglers"):
-        workers = {rank["rank"]: rank.get("worker") for rank in ranks}
-        names = ", ".join(f"rank {rank} ({workers.get(rank, 'unknown worker')})" for rank in slow[:3])
+    if found := slow_ranks(document):
+        slow, lost = found["ranks"], found["lost_seconds"]
+        names = ", ".join(f"rank {one['rank']} ({one['worker'] or 'unknown worker'})" for one in slow[:3])
         more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
-        yield f"{names}{more} {'holds' if len(slow) == 1 else 'hold'} the others up"
+        cost = f", by {short(lost)} of each {short(found['step_seconds'])} step" if lost is not None else ""
+        yield f"{names}{more} {'holds' if len(slow) == 1 else 'hold'} the others up{cost}"
     if document.get("state") == "running" and not document.get("starting") and not document.get("restoring"):
         yield from _still(ranks, now)
     loss = document.get("loss")

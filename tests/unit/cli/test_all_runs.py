@@ -38,7 +38,7 @@ def test_the_list_says_why(root: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "dag/one" in done.output
     assert "Trains at step 250 of 1,000" in done.output
-    assert "Failed: rank 0 failed: " in done.output
+    assert "Rank 0 failed: " in done.output
     assert "[bold]" in done.output
     assert "\x1b" not in done.output
     assert "2 runs, 1 training with 2 workers, 1 failed" in done.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, reports
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
@@ -36,7 +36,8 @@ def test_workers_are_grouped_by_units_and_compared(tmp_path: Path) -> None:
         for number in range(6)
     )
     size = Workers(4, min=2, max=4, node_unit=2, procs=2)
-    write_run(tmp_path / "one", submitted(), progress=trained(40, ranks=ranks), workers=size)
+    store = write_run(tmp_path / "one", submitted(), progress=trained(40, ranks=ranks), workers=size)
+    reports.write_status(store, {"at": now, "attempts": [{"number": 1}], "waiting": None, "stragglers": [5]})
     told = Browser(tmp_path).of("one", "/workers").json()
     assert [unit["unit"] for unit in told["units"]] == [0, 1]
     workers = {one["name"]: one for unit in told["units"] for one in unit["workers"]}

@@ -38,7 +38,7 @@ def test_why_a_run_failed(tmp_path: Path) -> None:
     write_run(tmp_path / "one", submitted(), ev.WorkersEnded(now, 1, failed()), ev.AttemptGone(now, 1), over)
     told = Browser(tmp_path).of("one").json()
     assert told["healthy"] == "error"
-    assert told["headline"] == "Failed: rank 1 failed: ValueError: bad"
+    assert told["headline"] == "Rank 1 failed: ValueError: bad"
     assert told["attempts"][0]["cause"] == "failure"
     assert "ValueError: bad" in told["attempts"][0]["headline"]
     assert [mark["kind"] for mark in told["marks"]] == ["attempt", "failure", "attempt", "end"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -35,7 +36,8 @@ def progress(*seconds: float, attempt: int = 1, generation: int = 1, step: int =
         ((0.3, 0.1, 0.1, 0.1, 0.4), [0, 4]),
         ((0.0001, 0.0009), []),
         ((0.0022, 0.0008), []),  # a small network on a busy machine
-        ((0.004, 0.0008), [0]),
+        ((0.004, 0.0012), []),  # three times as long, but 3 ms hold nobody up
+        ((0.006, 0.0008), [0]),
         ((0.0, 0.5), []),
         ((0.5,), []),
         ((), []),
@@ -43,6 +45,12 @@ def progress(*seconds: float, attempt: int = 1, generation: int = 1, step: int =
 )
 def test_more_than_twice_the_median_of_the_others(seconds: tuple[float, ...], slow: list[int]) -> None:
     assert [rank.rank for rank in stragglers(ranks(*seconds))] == slow
+
+
+def test_what_is_a_small_part_of_a_step_holds_nobody_up() -> None:
+    found = [replace(rank, step_seconds=1.0) for rank in ranks(0.02, 0.02, 0.1)]
+    assert stragglers(found) == ()
+    assert stragglers(replace(rank, step_seconds=0.5) for rank in found) != ()
 
 
 def test_it_is_told_once_it_lasts_and_again_when_it_is_over() -> None:

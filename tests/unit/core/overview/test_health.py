@@ -46,9 +46,28 @@ def test_a_run_that_trains_is_well() -> None:
 def test_why_it_is_slow() -> None:
     ranks = list(at_work().ranks)
     ranks[2] = RankReport(2, "node-2", 40, NOW, 0.1, forward_seconds=0.09)
-    level, headline = of(*LIVE, progress=at_work(ranks=tuple(ranks)))
+    level, headline = of(*LIVE, progress=at_work(ranks=tuple(ranks)), stragglers=[2])
     assert level == "warning"
-    assert headline.endswith("; rank 2 (node-2) holds the others up")
+    assert headline.endswith("; rank 2 (node-2) holds the others up, by 80 ms of each 0.1 s step")
+    unknown = of(*LIVE, progress=at_work(ranks=()), stragglers=[2])
+    assert unknown[1].endswith("; rank 2 (unknown worker) holds the others up")
+
+
+def test_one_slow_look_is_no_straggler() -> None:
+    """Only what lasts counts, which a controller alone sees."""
+    ranks = list(at_work().ranks)
+    ranks[2] = RankReport(2, "node-2", 40, NOW, 0.1, forward_seconds=0.09)
+    assert of(*LIVE, progress=at_work(ranks=tuple(ranks)))[0] == "ok"
+
+
+def test_how_long_a_pause_lasts() -> None:
+    document = {
+        "state": "pausing",
+        "attempts": [{"number": 2}],
+        "pausing": {"until": NOW + 260, "since": NOW},
+    }
+    assert health(document, NOW).headline == "Pauses for 4 min more before attempt 2"
+    assert health(document, NOW + 300).headline == "Pauses before attempt 2"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +95,8 @@ def test_workers_that_wait_beside_training_ones() -> None:
 def test_why_it_failed() -> None:
     over = ev.RunEnded(3.0, "failed", "rank 1 on node-1 failed: ValueError: bad")
     events = (*LIVE, ev.WorkersEnded(2.0, 1, failed()), over)
-    assert of(*events) == ("error", "Failed: rank 1 on node-1 failed: ValueError: bad")
+    assert of(*events) == ("error", "Rank 1 on node-1 failed: ValueError: bad")
+    assert of(*LIVE, ev.RunEnded(3.0, "failed", "deadline")) == ("error", "Failed: deadline")
     assert of(*LIVE, ev.RunEnded(3.0, "succeeded", "training is complete"))[0] == "ok"
     assert of(*LIVE, ev.RunEnded(3.0, "stopped", "stopped by ada")) == ("idle", "Stopped by ada")
 
