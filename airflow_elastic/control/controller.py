@@ -391,7 +391,7 @@ class Controller:
         """Write the status document, for readers that do not read the journal."""
         async with self._publishing:
             wait, placement = (self._job.wait, placement_of(self._job)) if self._job else (None, [])
-            told, slow = self._progress, self._lagging.told
+            told, slow = self._progress, self._lagging.reported
             plain = document(self._store.uri, self.state, told, self._now(), wait, placement, slow)
             self._published_at = time.monotonic()
             await asyncio.to_thread(reports.write_status, self._store, plain)

@@ -50,8 +50,8 @@ class StragglerTracker:
         self._told: frozenset[int] = frozenset()
 
     @property
-    def told(self) -> frozenset[int]:
-        """The numbers of the stragglers, as last told."""
+    def reported(self) -> frozenset[int]:
+        """The numbers of the stragglers, as last reported."""
         return self._told
 
     def news(self, progress: Progress) -> frozenset[int] | None:

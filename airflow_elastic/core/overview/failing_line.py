@@ -8,7 +8,7 @@ from airflow_elastic.core.health.stack_comparison import LIBRARY
 
 _FRAME = re.compile(r'File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>[^\n]+))?')
 
-#: The start of each of several exceptions of which one led to the next: the last one ended the rank.
+#: Each exception in a chain begins with it. The last one ended the rank.
 _BEGINNING = "Traceback (most recent call last)"
 
 
