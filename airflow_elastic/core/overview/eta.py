@@ -48,8 +48,9 @@ def paces(times: Sequence[float], steps: Sequence[float]) -> list[float]:
     pairs = list(zip(times, steps, strict=True))
     found = []
     for (at, step), (later, further) in pairwise(pairs):
-        if later > at and further > step:
-            found.append((later - at) / (further - step))
+        # Of the shortest times that a float can have, a part is 0.
+        if further > step and (pace := (later - at) / (further - step)) > 0:
+            found.append(pace)
     return found
 
 

@@ -62,6 +62,7 @@ def test_the_printed_address_opens_the_pages_and_only_here(tmp_path: Path) -> No
                 httpx.get(f"http://{other}:{parts.port}/", timeout=5)
         with served(tmp_path, "--port", "0") as second:
             assert second != address
+            assert httpx.get(second).status_code == 303
         taken = CliRunner().invoke(ui, [str(tmp_path), "--port", str(parts.port), "--no-browser"])
         assert isinstance(taken.exception, InvalidInput)
         assert f"port {parts.port} cannot be used" in str(taken.exception)
