@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from airflow_elastic.core.severity import Severity
 
@@ -68,6 +69,11 @@ def asker() -> str:
     except (KeyError, OSError):  # a container's user may have no name
         name = str(os.getuid())
     return f"{name}@{socket.gethostname()}"
+
+
+def plain(text: str) -> Text:
+    """Text of scripts and users without the characters that would steer the terminal."""
+    return Text("".join(letter if letter.isprintable() else " " for letter in text))
 
 
 def moment(at: float, *, day: bool = True) -> str:

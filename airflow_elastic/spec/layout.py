@@ -11,7 +11,8 @@ checkpoints/manifests/000000000340.json       makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/      its files
 checkpoints/data/000000000340-a0002-g01-disk/ files of a checkpoint that was recovered from workers' disks
 checkpoints/pins/000000000340.json            protects the checkpoint from removal: somebody refers to it
-checkpoints/verified.json                     the newest checkpoint that ranks have read back in full
+checkpoints/verified.json                     which checkpoints were read back in full, and when
+checkpoints/uses/000000000340.json            who has loaded the checkpoint outside of the run
 checkpoints/quarantine/000000000340.json      the manifest of a checkpoint that was set aside, and why
 checkpoints/resumed.json                      the last attempt that went on from a chosen checkpoint
 samples/0002/01/000000000340-rank-0.json      samples that a rank has consumed, written with a save
@@ -37,6 +38,7 @@ MANIFESTS = "checkpoints/manifests/"
 CHECKPOINT_DATA = "checkpoints/data/"
 PINS = "checkpoints/pins/"
 VERIFIED = "checkpoints/verified.json"
+USES = "checkpoints/uses/"
 SAMPLES = "samples/"
 RESUMED = "checkpoints/resumed.json"
 QUARANTINE = "checkpoints/quarantine/"
@@ -89,6 +91,11 @@ def account(attempt: int, generation: int, step: int, rank: int) -> str:
 def pin(step: int) -> str:
     """Key whose existence protects the checkpoint of a step from removal."""
     return f"{PINS}{step:012d}.json"
+
+
+def uses(step: int) -> str:
+    """Key of the record of who has loaded the checkpoint of a step outside of the run."""
+    return f"{USES}{step:012d}.json"
 
 
 def quarantined(step: int) -> str:

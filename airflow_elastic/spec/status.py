@@ -234,6 +234,21 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True)
+class StateOnDisk:
+    """A part of a state on the disk of a worker's machine.
+
+    Attributes:
+        data: the name of its folder, as in the run's storage.
+        part: number of the worker that saved the part, among those that trained.
+        of: how many workers trained, each with a part of its own.
+    """
+
+    data: str
+    part: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerUsage:
     """What one worker uses of its machine. None: unknown.
 
@@ -249,6 +264,7 @@ class WorkerUsage:
         received_bytes_per_second: what it gets over the network; unknown if it shares the machine with other workers.
         sent_bytes_per_second: what it sends; unknown as well in that case.
         state_bytes: memory and disk that states of the training take on its machine, also those of another worker.
+        on_disk: the states on the disk of its machine. Only the lead gets to know; it reports `Progress.on_disk`.
     """
 
     worker: str
@@ -262,6 +278,7 @@ class WorkerUsage:
     received_bytes_per_second: float | None = None
     sent_bytes_per_second: float | None = None
     state_bytes: int | None = None
+    on_disk: tuple[StateOnDisk, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +349,8 @@ class Progress:
         phases: the trainings of the run so far, in order, where its script names them.
         usage: what each worker uses of its machine, as it last said.
         odd: which of `loss` and `metrics.NAME` are not finite now, in words: `NaN`, `Infinity`, `-Infinity`.
+        on_disk: the states of which the workers' own disks have every part: names of folders below
+            `checkpoints/data/`, as in storage; None if workers have not said, or use no disk.
     """
 
     attempt: int
@@ -355,3 +374,4 @@ class Progress:
     phases: tuple[PhaseRecord, ...] = ()
     usage: tuple[WorkerUsage, ...] = ()
     odd: Mapping[str, str] = field(default_factory=dict)
+    on_disk: tuple[str, ...] | None = None

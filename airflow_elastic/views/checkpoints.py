@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.spec import layout
+from airflow_elastic.core.checkpoints.users import SavedBy, on_disks, users
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.views.cache import Reader, Snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_elastic.adapters.records.checkpoint_retention import Pin
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.checkpoints.manifest import Manifest
+    from airflow_elastic.spec.checkpoints.readings import Reading
 
 _AGE, _FOREVER = 5.0, float("inf")
 
@@ -48,8 +51,9 @@ class _Manifests:
 def listed(reader: Reader) -> dict[str, Any]:
     """Every checkpoint, the newest first.
 
-    `tiers` says which of storage and memory have it. `verified`: it is the last one that ranks have read back in full.
-    `damaged`: what is wrong with it; it is not used any more.
+    `tiers`: which of storage, memory and disk have it; of the latter two, as workers have last said. `verified`: it is
+    the last one that was read back in full; `verified_at` and `verified_by` are known for others as well. `used_by`:
+    who went on from it. `damaged`: what is wrong with it; it is not used any more.
     """
     snapshot = reader.snapshot()
     rows = reader.kept("checkpoints", lambda: _rows(reader, snapshot), _AGE)
@@ -61,20 +65,60 @@ def _rows(reader: Reader, snapshot: Snapshot) -> list[dict[str, Any]]:
     store = reader.store
     manifests: _Manifests = reader.kept("manifests", _Manifests, _FOREVER)
     steps = checkpoints.steps(store)
-    pins, verified = _pins(store), checkpoint_retention.verified(store)
-    metric = _best(snapshot)
-    rows = [
-        {
-            **row,
-            "metric": row["metrics"].get(metric) if metric else None,
-            "verified": row["step"] == verified,
-            "pinned": pins.get(row["step"]),
-        }
-        for row in manifests.rows(store, steps)
-    ]
+    beside = _Beside.read(store)
+    rows = [beside.added(row, snapshot) for row in manifests.rows(store, steps)]
     rows += [_damaged(step, reason) for step, reason in checkpoint_retention.quarantined(store).items()]
     rows += _unwritten(snapshot, steps)
-    return sorted(rows, key=lambda row: (-row["step"], row["damaged"] is not None))
+    told = [{name: value for name, value in row.items() if name not in _HIDDEN} for row in rows]
+    return sorted(told, key=lambda row: (-row["step"], row["damaged"] is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What is recorded beside the checkpoints, and may change."""
+
+    pins: Mapping[int, Pin]
+    verified: int | None
+    readings: Mapping[int, Reading]
+    uses: Mapping[int, tuple[Reading, ...]]
+
+    @classmethod
+    def read(cls, store: Store) -> _Beside:
+        verified, readings = checkpoint_retention.readings(store)
+        uses = checkpoint_retention.all_uses(store)
+        return cls(checkpoint_retention.pins(store), verified, readings, uses)
+
+    def added(self, row: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+        """The row with what may change."""
+        step, saved = row["step"], row["saved"]
+        if saved is None:  # damaged
+            return {**row, "pinned": self._pinned(step)}
+        metric, read = _best(snapshot), self.readings.get(step)
+        if read is not None and read.data != saved.data:  # this step was saved again since
+            read = None
+        return {
+            **row,
+            "tiers": [*row["tiers"], *_near(saved, snapshot)],
+            "metric": row["metrics"].get(metric) if metric else None,
+            "verified": step == self.verified,
+            "verified_at": read and read.at,
+            "verified_by": read and read.by,
+            "pinned": self._pinned(step),
+            "used_by": users(saved, snapshot.state, snapshot.progress, self.uses.get(step, ())),
+        }
+
+    def _pinned(self, step: int) -> dict[str, Any] | None:
+        pin = self.pins.get(step)
+        return None if pin is None else {"by": pin.by, "at": pin.at}
+
+
+def _near(saved: SavedBy, snapshot: Snapshot) -> list[str]:
+    """The tiers of workers that have a state of storage, too."""
+    told, state = snapshot.progress, snapshot.state
+    folder = saved.data.rstrip("/").rpartition("/")[2]
+    live = not state.ended and told is not None and told.attempt == state.attempt.number == saved.attempt
+    near = ["memory"] if live and told is not None and told.saved == saved.step else []
+    return [*near, "disk"] if folder in on_disks(state, told) else near
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:
@@ -84,6 +128,7 @@ def _row(manifest: Manifest) -> dict[str, Any]:
         "at": manifest.created_at,
         "bytes": sum(file.size for file in manifest.files),
         "tiers": ["storage"],
+        "saved": SavedBy(manifest.step, manifest.attempt, manifest.generation, manifest.data),
         "attempt": manifest.attempt,
         "world_size": manifest.world_size,
         "epoch": manifest.epoch,
@@ -106,10 +151,15 @@ _EMPTY: dict[str, Any] = {
     "phases": [],
     "verified": False,
     "verified_at": None,
+    "verified_by": None,
     "pinned": None,
     "used_by": [],
     "damaged": None,
+    "saved": None,
 }
+
+#: Of a row, for this module alone.
+_HIDDEN = {"saved"}
 
 
 def _damaged(step: int, reason: str) -> dict[str, Any]:
@@ -122,18 +172,10 @@ def _unwritten(snapshot: Snapshot, steps: list[int]) -> list[dict[str, Any]]:
     live = not snapshot.state.ended and told is not None and told.attempt == snapshot.state.attempt.number
     if not live or told is None or told.saved <= max(steps, default=0):
         return []
-    return [{**_EMPTY, "step": told.saved, "tiers": ["memory"], "attempt": told.attempt}]
-
-
-def _pins(store: Store) -> dict[int, dict[str, Any]]:
-    found = {}
-    for step in checkpoint_retention.pinned(store):
-        found[step] = {"by": None, "at": None}
-        with suppress(ValueError):
-            record = json.loads(store.get(layout.pin(step)) or b"null")
-            if isinstance(record, dict):
-                found[step] = {"by": record.get("by"), "at": record.get("at")}
-    return found
+    name = f"{told.saved:012d}-a{told.attempt:04d}-"
+    on_disk = any(folder.startswith(name) for folder in on_disks(snapshot.state, told))
+    tiers = ["memory", "disk"] if on_disk else ["memory"]
+    return [{**_EMPTY, "step": told.saved, "tiers": tiers, "attempt": told.attempt}]
 
 
 def _best(snapshot: Snapshot) -> str | None:

@@ -31,7 +31,9 @@ TO_RESTORE: Final = 29  # bytes of the checkpoint that have to be read
 LEFT_OUT: Final = (
     31  # 1 more than the newest step whose save was due, and skipped because one was still being written
 )
-VERIFIED: Final = 30  # 1: the restored state came from storage only, and all ranks have verified it
+VERIFIED: Final = (
+    30  # when all ranks had verified the restored state, from storage only, epoch seconds; 0: not
+)
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before; 2: `ENDING`
 
 # And once a second:

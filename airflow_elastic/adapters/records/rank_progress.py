@@ -14,6 +14,7 @@ from pathlib import Path
 
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members, RankNote, attempt_of
+from airflow_elastic.core.checkpoints.users import whole_on_disks
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -55,8 +56,17 @@ def gather_files(files: JobFiles, record: JobRecord) -> Progress:
                 GenerationProgress(members, began.at, tuple(sorted(ranks, key=lambda rank: rank.number)))
             )
     newest = told[-1].members.nodes if told else ()
-    usage = (files.read(f"node-{node}/{USAGE}", WorkerUsage) for node in newest)
-    return replace(gather(record, attempt, told), usage=tuple(filter(None, usage)))
+    usage = [files.read(f"node-{node}/{USAGE}", WorkerUsage) for node in newest]
+    return with_usage(gather(record, attempt, told), usage)
+
+
+def with_usage(progress: Progress, usage: Sequence[WorkerUsage | None]) -> Progress:
+    """The same with what each worker has said of its machine; None for one that has not.
+
+    What each disk has is told once for all: hundreds of workers would say the same.
+    """
+    told = tuple(replace(one, on_disk=None) for one in usage if one is not None)
+    return replace(progress, usage=told, on_disk=whole_on_disks(usage))
 
 
 def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) -> Progress:

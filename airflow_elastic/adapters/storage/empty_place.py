@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
     # Copied from another run, to start with its checkpoints: see docs/how-to/troubleshooting.md.
-    r"|checkpoints/(manifests|pins|quarantine)/[0-9]{12}\.json"
+    r"|checkpoints/(manifests|pins|quarantine|uses)/[0-9]{12}\.json"
     rf"|{re.escape(layout.VERIFIED)}|{re.escape(layout.RESUMED)}"
     rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"
     r"|controller\.log"  # only ever appended to

@@ -130,21 +130,16 @@ def _table(page: Mapping[str, Any]) -> Table:
     table.add_column("why", ratio=1)
     for run in page["runs"]:
         table.add_row(
-            _plain(run["key"] or run["name"]),
+            say.plain(run["key"] or run["name"]),
             Text(run["state"], style=_COLOURS.get(run["healthy"], "")),
             say.step_of(run) if run["step"] else "–",
             "–" if run["eta_seconds"] is None else say.duration(run["eta_seconds"]),
             _workers(run),
             "–" if run["goodput"] is None else f"{100 * run['goodput']:.0f} %",
             f"{run['restarts']['used']}",
-            _plain(run["headline"]),
+            say.plain(run["headline"]),
         )
     return table
-
-
-def _plain(text: str) -> Text:
-    """Text of scripts without the characters that would steer the terminal."""
-    return Text("".join(letter if letter.isprintable() else " " for letter in text))
 
 
 def _workers(run: Mapping[str, Any]) -> str:

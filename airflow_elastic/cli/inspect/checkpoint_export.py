@@ -1,4 +1,4 @@
-"""`airflow-elastic checkpoint`: ask for a checkpoint, or export one."""
+"""`airflow-elastic checkpoint`: ask for a checkpoint, list all, or export one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.cli.find_run import find_run, uri_argument
 from airflow_elastic.cli.help_text import Command, keep_examples
+from airflow_elastic.cli.inspect.checkpoints import list_checkpoints
 from airflow_elastic.cli.inspect.requests import checkpoint as now
 from airflow_elastic.cli.number_types import FROM_ZERO
 from airflow_elastic.launchers.api import BY_NAME
@@ -33,12 +34,13 @@ class _Checkpoint(click.Group):
 @click.group(
     cls=_Checkpoint,
     help=keep_examples(
-        """Ask a run for a checkpoint now, or export one.
+        """Ask a run for a checkpoint now, list all, or export one.
 
     `checkpoint URI` is short for `checkpoint now URI`.
 
     Example:
       airflow-elastic checkpoint /mnt/runs/mnist --wait
+      airflow-elastic checkpoint list /mnt/runs/mnist
       airflow-elastic checkpoint export /mnt/runs/mnist mnist.safetensors
     """
     ),
@@ -73,5 +75,5 @@ def export(uri: str, file: str, step: int | None) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-for _command in (now, export):
+for _command in (now, list_checkpoints, export):
     checkpoint.add_command(_command)

@@ -1,13 +1,15 @@
-"""`airflow-elastic verify`, `prune` and `pin`: check, remove and keep the checkpoints of a run."""
+"""`airflow-elastic verify`, `prune`, `pin` and `checkpoint list`: check, remove, keep and list checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
 
 from airflow_elastic.adapters.records import checkpoint_retention, journal
 from airflow_elastic.adapters.records import checkpoints as stored
@@ -21,9 +23,11 @@ from airflow_elastic.core.state import Phase
 from airflow_elastic.core.units import size
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
+from airflow_elastic.views.cache import Reader
+from airflow_elastic.views.checkpoints import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.checkpoints.manifest import Manifest
@@ -104,10 +108,10 @@ def verify(uri: str, samples: bool, as_json: bool) -> int:
 
 
 def _note(store: Store, whole: list[int]) -> None:
-    """Record the newest complete checkpoint as verified, if the run has not removed it meanwhile."""
+    """Record which checkpoints were verified, if the run has not removed them meanwhile; the newest one is kept."""
     newest = max({*whole} & {*stored.steps(store)}, default=None)
     with contextlib.suppress(StoreError):  # the user may have no right to write
-        checkpoint_retention.note_verified(store, newest)
+        checkpoint_retention.note_verified(store, newest, by=f"{say.asker()}, by `verify`", also=whole)
 
 
 def _verify(
@@ -192,6 +196,68 @@ def pin(uri: str, step: int, remove: bool) -> None:
         there = ", ".join(map(str, stored.steps(store))) or "none"
         raise InvalidInput(f"{error}; there are: {there}") from error
     click.echo(f"checkpoint {step} is pinned")
+
+
+@click.command("list", cls=Command)
+@uri_argument
+@json_option
+def list_checkpoints(uri: str, as_json: bool) -> None:
+    """List the checkpoints of a run: which tiers have them, when they were verified, and who uses them.
+
+    Memory and disk are those of the workers, as these have last said.
+
+    Example:
+      airflow-elastic checkpoint list /mnt/runs/mnist
+    """
+    store = find_run(uri).store
+    told = listed(Reader(store))
+    if as_json:
+        say.print_json({"uri": store.uri, **told})
+        return
+    rows = told["checkpoints"]
+    if not rows:
+        click.echo(f"{store.uri} holds no checkpoint yet")
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("step", "committed", "size", "kept in", "attempt", "verified", "remarks"):
+        is_number = name in ("step", "size", "attempt")
+        table.add_column(
+            name, justify="right" if is_number else "left", no_wrap=name not in ("verified", "remarks")
+        )
+    for row in rows:
+        table.add_row(
+            str(row["step"]),
+            _moment(row["at"]),
+            "–" if row["bytes"] is None else size(row["bytes"]),
+            ", ".join(row["tiers"]) or "–",
+            str(row["attempt"] or "–"),
+            _verified(row),
+            say.plain(_remarks(row)),
+        )
+    say.console().print(table)
+
+
+def _moment(at: float | None) -> str:
+    return "–" if at is None else say.moment(at)
+
+
+def _verified(row: Mapping[str, Any]) -> Text:
+    if row["verified_at"] is None:
+        return Text("yes" if row["verified"] else "not yet")
+    return say.plain(f"{_moment(row['verified_at'])} by {row['verified_by']}")
+
+
+def _remarks(row: Mapping[str, Any]) -> str:
+    found = []
+    if row["damaged"]:
+        found.append(f"cannot be used: {row['damaged']}")
+    if (pin := row["pinned"]) is not None:
+        by = f" by {pin['by']}" if pin["by"] else ""
+        at = "" if pin["at"] is None else f", {_moment(pin['at'])}"
+        found.append(f"pinned{by}{at}")
+    if row["used_by"]:
+        found.append(f"used by {', '.join(row['used_by'])}")
+    return "; ".join(found)
 
 
 def _count(number: int, what: str) -> str:

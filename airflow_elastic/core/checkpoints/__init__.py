@@ -4,5 +4,6 @@
 - `retention`: which checkpoints to keep.
 - `recovery_choice`: from which of the states on the workers' disks to go on.
 - `throttle`: how fast to upload beside training.
+- `users`: who has gone on from a checkpoint, and which states the workers' disks have.
 - `sample_accounts`: whether every sample counts once.
 """

@@ -334,11 +334,14 @@ class Worker:
         words = [shared_page.read_words(path) for path in self.pages()]
         return bool(words) and all(one is not None and one[shared_page.FINISHED] for one in words)
 
-    def verified(self) -> int | None:
-        """The step of the checkpoint that all ranks of this generation have read whole, from storage only; or None."""
+    def verified(self) -> tuple[int, float] | None:
+        """The step of the checkpoint that all ranks of this generation have read whole, from storage only, and when.
+
+        None if they have not.
+        """
         for words in filter(None, map(shared_page.read_words, self.pages())):
             if words[shared_page.VERIFIED]:
-                return int(words[shared_page.FROM_STEP])
+                return int(words[shared_page.FROM_STEP]), words[shared_page.VERIFIED]
         return None
 
     def pages(self) -> list[Path]:

@@ -106,7 +106,7 @@ class Heartbeat:
             verified: whether all ranks have read the checkpoint whole, from storage only.
         """
         words = self.words
-        words[shared_page.VERIFIED] = float(verified)
+        words[shared_page.VERIFIED] = time.time() if verified else 0.0
         words[shared_page.STEP] = words[shared_page.FROM_STEP] = float(step)
         words[shared_page.EPOCH], words[shared_page.SAMPLES] = float(position.epoch), float(position.samples)
         words[shared_page.RESTORING] = seconds

@@ -64,8 +64,8 @@ class TierWorker(Protocol):
         """Report a copy of a state that is damaged, and so is not used."""
         ...
 
-    def verified(self) -> int | None:
-        """The step of the checkpoint that its ranks have read whole, from storage only; or None."""
+    def verified(self) -> tuple[int, float] | None:
+        """The step of the checkpoint that its ranks have read whole, from storage only, and when; or None."""
         ...
 
     def superseded(self) -> bool:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.records.sample_accounts import read_accounts
+from airflow_elastic.cli.main import cli
 from airflow_elastic.core.checkpoints.sample_accounts import prove
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
+from airflow_elastic.views.cache import Reader
+from airflow_elastic.views.checkpoints import listed
 from tests.support.driving import Driven, driving, left_over, training
 
 #: A state every other step, of which one may be left out while another is written; and what ranks do meanwhile.
@@ -53,6 +59,39 @@ async def test_it_costs_what_came_after_the_newest_state_on_disks(tmp_path: Path
     assert proof.holds
     assert list(disk.iterdir()) == [], "a run that is done leaves nothing there"
     assert left_over(tmp_path / "run") == []
+
+
+async def test_the_list_says_which_tiers_have_it_who_uses_it_and_when_it_was_verified(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    policy = CheckpointPolicy(every_steps=5, disk=str(tmp_path / "disk"), keep_last=100)
+    spec = training("--epochs=12", "--step-seconds=0.1", checkpoint=policy)
+    async with driving(tmp_path / "run", spec) as driven:
+        store = driven.run.store
+
+        def rows() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = listed(Reader(store))["checkpoints"]
+            return found
+
+        # A worker looks at its disk every ten seconds.
+        await driven.until(lambda: any("disk" in row["tiers"] for row in rows()), "a state on all disks")
+        await lose_everything(driven)
+        await driven.at_step(driven.state.attempts[0].last_step + 6)
+        await driven.until(lambda: any(row["verified_at"] for row in rows()), "a record of the restore")
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    began = state.attempt.restored_at
+    (row,) = (row for row in rows() if row["step"] == began)
+    assert row["used_by"] == [f"attempt {state.attempt.number}"]
+    assert (row["verified"], row["verified_by"]) == (True, f"ranks of attempt {state.attempt.number}")
+    assert state.attempts[0].gone_at is not None
+    assert state.attempts[0].planned_at < row["verified_at"] < time.time()
+    told = CliRunner().invoke(cli, ["verify", str(tmp_path / "run")], standalone_mode=False)
+    assert told.return_value == 0, told.output
+    assert all(row["verified_by"].endswith(", by `verify`") for row in rows())
+    table = (
+        CliRunner().invoke(cli, ["checkpoint", "list", str(tmp_path / "run")], standalone_mode=False).stdout
+    )
+    assert f"used by attempt {state.attempt.number}" in table
 
 
 async def test_a_worker_that_is_not_needed_any_more_leaves_nothing_there(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
@@ -58,6 +58,37 @@ def test_the_newest_or_the_one_that_is_named(tmp_path: Path) -> None:
     assert (manifest.step, weights(model)) == (20, {20.0})
     assert elastic.load_model(str(tmp_path), model, step=10).step == 10
     assert weights(model) == {10.0}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"AIRFLOW_ELASTIC_RUN_URI": "{}/other", "RANK": "0"}, ["run {}/other"]),
+        ({"AIRFLOW_ELASTIC_RUN_URI": "{}/other", "RANK": "1"}, []),
+        ({"AIRFLOW_ELASTIC_RUN_URI": "{}/run", "RANK": "0"}, []),
+        ({"AIRFLOW_CTX_DAG_ID": "digits", "AIRFLOW_CTX_TASK_ID": "measure"}, ["task measure of DAG digits"]),
+        ({}, []),
+    ],
+)
+def test_another_run_or_a_task_that_loads_it_is_recorded_once(
+    variables: dict[str, str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = str(tmp_path / "run")
+    save(run, 10, 20)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    for _ in range(2):
+        elastic.load_model(run, network())
+    used = checkpoint_retention.all_uses(open_store(run))
+    assert [one.by for one in used.get(20, ())] == [word.format(tmp_path) for word in expected]
+    assert 10 not in used
+
+
+def test_who_may_only_read_reads_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(str(tmp_path), 10)
+    monkeypatch.setenv("AIRFLOW_ELASTIC_RUN_URI", "/elsewhere")
+    (tmp_path / "checkpoints" / "uses").write_text("a file where a folder should be")
+    assert elastic.load_model(str(tmp_path), network()).step == 10
 
 
 def test_a_damaged_one_is_never_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,6 +87,10 @@ def test_status_events_and_checkpoints_are_those_that_its_own_version_told(name:
     holds(stored.told(status, *without), stored.told(wanted["status"], *without))
     verified = json.loads(as_stored(run, ask("verify", run, "--json")))
     holds(verified, wanted["verify"])
+    listed = json.loads(ask("checkpoint", "list", run, "--json"))["checkpoints"]
+    there = {one["step"]: one for one in listed if one["damaged"] is None and "storage" in one["tiers"]}
+    assert [*reversed(there)] == [one["step"] for one in wanted["verify"]["checkpoints"] if one["ok"]]
+    assert all(one["verified_by"].endswith("by `verify`") for one in there.values())
 
 
 def test_a_job_on_a_cluster_is_known_again() -> None:

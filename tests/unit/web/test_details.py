@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,21 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, 
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import RankReport
 from airflow_elastic.views.logs import LONGEST_LINE, MOST_BYTES
 from tests.support.builders import failed
+from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.watched import Browser, submitted, trained, write_run
 
 
-def save(store: Store, step: int, **changes: object) -> None:
-    data = layout.checkpoint_data(step, 1, 1)
+def save(store: Store, step: int, *, attempt: int = 1, **changes: object) -> None:
+    data = layout.checkpoint_data(step, attempt, 1)
     store.put(f"{data}a", b"12345")
     file = StoredFile(f"{data}a", 5, {})
-    assert checkpoints.commit(store, Manifest(step, 1, 1, 2, time.time(), data, (file,), **changes))  # type: ignore[arg-type]
+    assert checkpoints.commit(store, Manifest(step, attempt, 1, 2, time.time(), data, (file,), **changes))  # type: ignore[arg-type]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
@@ -183,3 +186,64 @@ def test_checkpoints_that_are_there_damaged_pinned_and_not_written_yet(tmp_path:
     assert by_step[20]["pinned"]["by"] == "ada@laptop"
     assert by_step[20]["verified"]
     assert not by_step[60]["verified"]
+
+
+def test_when_it_was_verified_who_uses_it_and_which_tiers_have_it(tmp_path: Path) -> None:
+    before = trained(30, saved=20)
+    ended = (ev.WorkersEnded(time.time(), 1, failed(), before), ev.AttemptGone(time.time(), 1, before))
+    stretch = replace(before.stretches[0], from_step=20)
+    now = trained(70, attempt=2, saved=60, stretches=(stretch,))
+    now = replace(now, on_disk=("000000000060-a0002-g01", "000000000070-a0002-g01"))
+    store = write_run(tmp_path / "one", submitted(), *ended, submitted(2), progress=now)
+    save(store, 20)
+    save(store, 40)
+    save(store, 60, attempt=2)
+    checkpoint_retention.note_verified(store, 20, at=100.0, by="ranks of attempt 2")
+    checkpoint_retention.note_verified(store, 60, at=200.0, by="ada@laptop, by `verify`", also=[60])
+    checkpoint_retention.note_use(store, checkpoints.read(store, 40), by="run s3://bucket/other")
+    checkpoint_retention.pin(store, 40, by="ada@laptop")
+    told = Browser(tmp_path).of("one", "/checkpoints").json()["checkpoints"]
+    newest, middle, oldest = told
+    assert newest["tiers"] == ["storage", "memory", "disk"]
+    assert (newest["verified"], newest["verified_at"]) == (True, 200.0)
+    assert (middle["verified"], middle["verified_at"], middle["tiers"]) == (False, None, ["storage"])
+    assert middle["used_by"] == ["run s3://bucket/other"]
+    assert middle["pinned"]["by"] == "ada@laptop"
+    assert time.time() - middle["pinned"]["at"] < PATIENCE_SECONDS
+    assert (oldest["verified"], oldest["verified_by"]) == (False, "ranks of attempt 2")
+    assert oldest["used_by"] == ["attempt 2"]
+    assert "saved" not in oldest
+
+
+def test_what_is_known_of_a_checkpoint_goes_with_its_files(tmp_path: Path) -> None:
+    """The same step may be saved again, by another attempt."""
+    store = write_run(tmp_path / "one", submitted())
+    save(store, 20)
+    checkpoint_retention.note_verified(store, 20, by="ranks")
+    checkpoint_retention.note_use(store, checkpoints.read(store, 20), by="run /other")
+    checkpoint_retention.quarantine(store, 20, "the run goes on from step 10")
+    save(store, 20, attempt=2)
+    told = Browser(tmp_path).of("one", "/checkpoints").json()["checkpoints"]
+    again = next(one for one in told if one["damaged"] is None)
+    assert (again["verified_at"], again["used_by"]) == (None, [])
+
+
+def test_earlier_releases_recorded_neither_who_nor_when(tmp_path: Path) -> None:
+    store = write_run(tmp_path / "one", submitted())
+    save(store, 20)
+    store.put(layout.VERIFIED, b'{"step": 20}')
+    store.put(layout.pin(20), b'{"by": "ada@laptop"}')
+    (told,) = Browser(tmp_path).of("one", "/checkpoints").json()["checkpoints"]
+    assert (told["verified"], told["verified_at"]) == (True, None)
+    assert told["pinned"] == {"by": "ada@laptop", "at": None}
+    assert told["used_by"] == []
+
+
+def test_a_removed_checkpoint_takes_what_is_known_of_it_along(tmp_path: Path) -> None:
+    store = write_run(tmp_path / "one", submitted())
+    for step in (20, 40):
+        save(store, step)
+        checkpoint_retention.note_use(store, checkpoints.read(store, step), by="run /other")
+    checkpoint_retention.prune(store, CheckpointPolicy(keep_last=1))
+    assert checkpoint_retention.all_uses(store).keys() == {40}
+    assert [entry.key for entry in store.list(layout.PINS)] == []

@@ -1,16 +1,16 @@
-"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`)."""
+"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`). `readings` records who has read them."""
 
 from airflow_elastic.adapters.records.checkpoint_retention.pruning import (
-    note_verified,
+    Pin,
     own_steps,
     pin,
     pinned,
+    pins,
     prune,
     remove_uncommitted,
     to_prune,
     uncommitted,
     unpin,
-    verified,
     without_best,
 )
 from airflow_elastic.adapters.records.checkpoint_retention.quarantine import (
@@ -20,15 +20,28 @@ from airflow_elastic.adapters.records.checkpoint_retention.quarantine import (
     set_aside,
     set_newer_aside,
 )
+from airflow_elastic.adapters.records.checkpoint_retention.readings import (
+    all_uses,
+    note_use,
+    note_verified,
+    readings,
+    uses,
+    verified,
+)
 
 __all__ = [
+    "Pin",
+    "all_uses",
+    "note_use",
     "note_verified",
     "own_steps",
     "pin",
     "pinned",
+    "pins",
     "prune",
     "quarantine",
     "quarantined",
+    "readings",
     "remove_uncommitted",
     "resumed_by",
     "set_aside",
@@ -36,6 +49,7 @@ __all__ = [
     "to_prune",
     "uncommitted",
     "unpin",
+    "uses",
     "verified",
     "without_best",
 ]

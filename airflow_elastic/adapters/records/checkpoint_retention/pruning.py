@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoints, journal
 from airflow_elastic.adapters.records.checkpoint_retention.quarantine import data_of, quarantine_records
+from airflow_elastic.adapters.records.checkpoint_retention.readings import verified
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged, OtherVersion
 from airflow_elastic.core.checkpoints.retention import to_remove
 from airflow_elastic.spec import layout
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
     from airflow_elastic.spec.checkpoints.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Who has pinned a checkpoint, and when, in epoch seconds. None: unknown; earlier releases recorded no time."""
+
+    by: str | None = None
+    at: float | None = None
+
 
 #: The age, in seconds, after which the claim of a removal may be taken over. A removal takes only a few requests.
 _CLAIM_SECONDS = 3600.0
@@ -53,7 +64,7 @@ def pin(store: Store, step: int, *, by: str) -> None:
         CheckpointDamaged: there is none, its manifest cannot be read, or it is being removed.
     """
     key = layout.pin(step)
-    new = store.create(key, json.dumps({"by": by}).encode())
+    new = store.create(key, json.dumps({"by": by, "at": time.time()}).encode())
     if not new and _is_claim(store.get(key)):
         raise CheckpointDamaged(f"the checkpoint of step {step} in {store.uri} is being removed")
     try:
@@ -71,8 +82,28 @@ def unpin(store: Store, step: int) -> None:
 
 def pinned(store: Store) -> list[int]:
     """The steps that are pinned."""
-    steps = checkpoints.steps_below(store, layout.PINS)
-    return [step for step in steps if not _is_claim(store.get(layout.pin(step)))]
+    return list(pins(store))
+
+
+def pins(store: Store) -> dict[int, Pin]:
+    """Who has pinned which steps, and when."""
+    found = {}
+    for step in checkpoints.steps_below(store, layout.PINS):
+        data = store.get(layout.pin(step))
+        if not _is_claim(data):
+            found[step] = _pin(data)
+    return found
+
+
+def _pin(data: bytes | None) -> Pin:
+    """What a pin says. Whatever its content is, it protects."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(data or b"null")
+        if isinstance(record, dict):
+            by, at = record.get("by"), record.get("at")
+            when = float(at) if isinstance(at, int | float) and not isinstance(at, bool) else None
+            return Pin(by if isinstance(by, str) else None, when)
+    return Pin()
 
 
 def _claim(data: str) -> bytes:
@@ -95,23 +126,6 @@ def _claimed(pin: bytes | None) -> tuple[str, float] | None:
 
 def _is_claim(pin: bytes | None) -> bool:
     return _claimed(pin) is not None
-
-
-def note_verified(store: Store, step: int | None) -> None:
-    """Record the checkpoint that ranks have restored from storage in full, and verified.
-
-    It counts until the next record. None, or a step that is not there any more: no checkpoint counts.
-    """
-    if step is not None and step != verified(store) and step in checkpoints.steps(store):
-        store.put(layout.VERIFIED, json.dumps({"step": step}).encode())
-
-
-def verified(store: Store) -> int | None:
-    """The step of the last checkpoint that was verified so."""
-    with contextlib.suppress(ValueError):
-        record = json.loads(store.get(layout.VERIFIED) or b"null")
-        return record["step"] if isinstance(record, dict) and type(record.get("step")) is int else None
-    return None
 
 
 def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
@@ -203,7 +217,7 @@ def prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> l
     for step, record in quarantine_records(store):
         if step < oldest:
             files = [entry.key for entry in store.list(data)] if (data := data_of(step, record)) else []
-            store.delete([*files, layout.quarantined(step)])
+            store.delete([*files, layout.uses(step), layout.quarantined(step)])
     return [step for step in removed if _remove(store, step)]
 
 
@@ -241,7 +255,7 @@ def _folder(store: Store, step: int) -> str | None:
 
 def _remove_files(store: Store, step: int, data: str) -> None:
     """Remove the files of a checkpoint without a manifest; the claim is removed last."""
-    store.delete([entry.key for entry in store.list(data)])
+    store.delete([*(entry.key for entry in store.list(data)), layout.uses(step)])
     store.delete([layout.pin(step)])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from airflow_elastic.adapters.records.rank_progress import (
     gather,
     gather_files,
     read_reports,
+    with_usage,
 )
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
@@ -96,13 +96,13 @@ class LeadChannel:
             if last:
                 self._wait_for_last_words(others)
             ranks = [*own, *(rank for index in others for rank in self._heard(index))]
-            usage = tuple(filter(None, (node.usage, *map(self._used, others))))
+            usage = [node.usage, *map(self._used, others)]
         except RuntimeError:  # from torch: the lead, or its store, is gone
             self._client = None
             return None
         self._keep(members, ranks)
         told = [self._reported[number] for number in sorted(self._reported)]
-        return replace(gather(node.record, self._attempt, told), usage=usage) if told else None
+        return with_usage(gather(node.record, self._attempt, told), usage) if told else None
 
     def _keep(self, members: Members, ranks: list[RankProgress]) -> None:
         began = self._node.files.began(members.generation)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.adapters.host.gpus import GpuMeter
 from airflow_elastic.adapters.host.usage import NetworkMeter, ProcessMeter
 from airflow_elastic.runtime.agent.worker import LOCALHOST
+from airflow_elastic.runtime.tiers.disk.inventory import DiskInventory
 from airflow_elastic.spec.status import WorkerUsage
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class UsageMeter:
         self._node = node
         self._processes, self._network = ProcessMeter(), NetworkMeter()
         self._gpus: GpuMeter | None = None
+        self._disk: DiskInventory | None = None
         self._looked_at = float("-inf")
         self._alone = node.address != LOCALHOST  # in a pod, whose interfaces and GPUs are its own
 
@@ -45,6 +47,8 @@ class UsageMeter:
         if self._gpus is None:
             self._gpus = GpuMeter()
         gpus = self._gpus.measure(None if self._alone else used.pids)
+        if self._disk is None and node.disk is not None:
+            self._disk = DiskInventory(node.disk.root)
         received, sent = self._network.measure() if self._alone else (None, None)
         node.usage = WorkerUsage(
             worker=f"node-{node.index}",
@@ -58,6 +62,7 @@ class UsageMeter:
             received_bytes_per_second=received,
             sent_bytes_per_second=sent,
             state_bytes=sum(_sizes(node)),
+            on_disk=None if self._disk is None else self._disk.look(),
         )
 
 

@@ -17,6 +17,7 @@ from airflow_elastic.runtime.checkpoint.format.tensor_split import packed, unpac
 from airflow_elastic.runtime.checkpoint.read.load import ProgressCallback, no_progress
 from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.available import check_run, read_indexes
+from airflow_elastic.runtime.checkpoint.restore.loaded_by import note_loaded
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import set_weights, weights_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoints.manifest import Manifest
@@ -31,7 +32,7 @@ def load_model(run: str | Store, model: torch.nn.Module, step: int | None = None
     """Load a run's checkpoint into a model, in any process: no other rank and no process group is needed.
 
     Every byte is compared with its checksum before it is unpickled. The number of ranks that wrote the checkpoint
-    does not matter.
+    does not matter. If another run or a task of Airflow loads it, `airflow-elastic checkpoint list` names that.
 
     Args:
         run: the run URI, or a store for it if the environment has no credentials.
@@ -129,4 +130,5 @@ def _read_step(
             raise InvalidInput(f"{what} cannot be read: {error}") from error
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{what} is damaged: {error}") from error
+    note_loaded(store, manifest)
     return manifest, unpacked(state["model"])

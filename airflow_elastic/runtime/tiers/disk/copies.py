@@ -192,7 +192,7 @@ class WorkerDisk:
                 if path.parent.name.endswith(layout.RECOVERED):
                     continue  # its name has the attempt that recovered it, not the one that saved it
                 try:
-                    record = _read_record(path.read_bytes())
+                    record = read_record(path.read_bytes())
                 except (OSError, ValueError, SpecError, RecursionError) as error:
                     refused(_step(path.parent), f"{path} cannot be read: {error}")
                     continue
@@ -326,7 +326,7 @@ def age_of(manifest: Manifest) -> StateVersion:
     return StateVersion(manifest.attempt, manifest.generation, manifest.step)
 
 
-def _read_record(data: bytes) -> DiskManifest:
+def read_record(data: bytes) -> DiskManifest:
     """Decode a record. Raises ValueError or SpecError if it is damaged."""
     record = json.loads(data)
     if not isinstance(record, dict) or record.get("seal") != checksum_of(record.get("word")):

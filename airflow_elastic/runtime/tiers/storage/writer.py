@@ -213,10 +213,11 @@ class StorageWriter:
         Returns:
             The step that could not be recorded because storage is full. It must not be removed.
         """
-        step = self._node.verified()
+        step, at = self._node.verified() or (None, None)
         if self._noted != generation:
             try:
-                checkpoint_retention.note_verified(self._node.store, step)
+                by = f"ranks of attempt {self._node.attempt}"
+                checkpoint_retention.note_verified(self._node.store, step, at=at, by=by)
             except StoreFull as error:
                 log.warning("checkpoint %s was read whole, but this cannot be recorded: %s", step, error)
                 return [] if step is None else [step]

@@ -289,15 +289,17 @@ export interface LogText {
 
 export interface Checkpoint {
   step: number;
-  at: number;
-  age_seconds: number;
-  bytes: number;
+  at: number | null;
+  age_seconds: number | null;
+  bytes: number | null;
   tiers: string[];
-  attempt: number;
+  attempt: number | null;
   reason: string | null;
   metric: number | null;
   metrics: Record<string, number | null>;
+  verified: boolean;
   verified_at: number | null;
+  verified_by: string | null;
   pinned: { by: string | null; at: number | null } | null;
   used_by: string[];
   damaged: string | null;

@@ -8,8 +8,8 @@ import { Moment } from "../parts/moment.tsx";
 
 const TIERS = [
   { name: "storage", word: "storage", meaning: "In the storage of the run: it survives the loss of every machine" },
-  { name: "memory", word: "memory", meaning: "In the memory of other workers: it survives the loss of a machine" },
-  { name: "disk", word: "disk", meaning: "On the workers' own disks: it survives a restart there" },
+  { name: "memory", word: "memory", meaning: "In the workers' memory, as they last said: ranks that die there go on from it" },
+  { name: "disk", word: "disk", meaning: "On the workers' own disks, as they last said: it survives a restart of the machines" },
 ];
 
 interface Props {
@@ -20,7 +20,7 @@ interface Props {
 }
 
 export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
-  const { step, at, tiers, damaged, pinned, verified_at: verified } = checkpoint;
+  const { step, at, tiers, damaged, pinned } = checkpoint;
   const now = useServerNow();
   const wanted: ActionName[] = [pinned ? "unpin" : "pin", ...(damaged ? [] : (["resume"] as const))];
   const metrics = Object.entries(numberMap(checkpoint.metrics));
@@ -28,7 +28,7 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
     <tr className={damaged ? "el-row-error" : ""}>
       <th scope="row" className="el-num">{grouped(step)}</th>
       <td data-name="Committed" className="el-when">
-        {ago(now - at)} <span className="el-sub"><Moment at={at} /></span>
+        {at === null ? <span className="el-muted">not yet</span> : <>{ago(now - at)} <span className="el-sub"><Moment at={at} /></span></>}
       </td>
       <td data-name="Size" className="el-num">{bytes(checkpoint.bytes)}</td>
       <td data-name="Kept in" className="el-tiers">
@@ -38,7 +38,7 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
           </span>
         ))}
       </td>
-      <td data-name="Attempt" className="el-num">{checkpoint.attempt}</td>
+      <td data-name="Attempt" className="el-num">{checkpoint.attempt ?? "–"}</td>
       <td data-name="Why it was saved">{checkpoint.reason ?? "–"}</td>
       {metric && (
         <td
@@ -49,7 +49,7 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
           {measure(number(checkpoint.metric))}
         </td>
       )}
-      <td data-name="Verified" className="el-when">{verified === null ? <span className="el-muted">not yet</span> : <Moment at={verified} />}</td>
+      <td data-name="Verified" className="el-when"><Verified checkpoint={checkpoint} /></td>
       <td data-name="Remarks">
         {damaged && <span className="el-text-error">Damaged: {damaged}</span>}
         {pinned && (
@@ -83,4 +83,10 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
       )}
     </tr>
   );
+}
+
+/** When all its bytes were last compared with their checksums, and by whom; older releases have recorded neither. */
+function Verified({ checkpoint: { verified, verified_at: at, verified_by: by } }: { checkpoint: Checkpoint }) {
+  if (at === null) return verified ? <span>yes</span> : <span className="el-muted">not yet</span>;
+  return <><Moment at={at} />{by && <span className="el-sub">by {by}</span>}</>;
 }

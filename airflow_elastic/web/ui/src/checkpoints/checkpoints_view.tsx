@@ -26,7 +26,7 @@ export function CheckpointsView({ path, overview, onDone }: Props) {
   const newestFirst = found.toSorted((a, b) => b.step - a.step);
   const metric = found.some(({ metric }) => metric !== null);
   const actions = overview.permissions.edit ? overview.actions : [];
-  const all = found.reduce((sum, { bytes: size }) => sum + size, 0);
+  const all = found.reduce((sum, { bytes: size }) => sum + (size ?? 0), 0);
   return (
     <Panel
       title={count(found.length, "checkpoint")}

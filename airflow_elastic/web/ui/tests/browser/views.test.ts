@@ -110,7 +110,7 @@ test("logs begin at the end with the rank that failed, are searched, and grow at
 });
 
 test("checkpoints show where they are kept, which are damaged and which are pinned", async () => {
-  await see("?run=run/running&view=checkpoints", "17 checkpoints", /Damaged: model\.4\.weight/, /Pinned by ada/, "Used by vit-finetune");
+  await see("?run=run/running&view=checkpoints", "17 checkpoints", /Damaged: model\.4\.weight/, /Pinned by ada/, "Used by attempt 2, task evaluate of DAG vit-finetune", "by ranks of attempt 2");
 });
 
 test("every state has a page of its own", async () => {

@@ -87,11 +87,11 @@ def test_where_there_is_no_room_to_note_what_was_verified_old_ones_go_neverthele
 ) -> None:
     worker = SavingWorker(str(tmp_path / "run"), keep_last=1)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise StoreFull("the disk is full")
 
     monkeypatch.setattr(checkpoint_retention, "note_verified", full)
-    monkeypatch.setattr(worker.node, "verified", lambda: 1)
+    monkeypatch.setattr(worker.node, "verified", lambda: (1, 2.0))
     for step in (1, 2, 3):
         worker.save(objects(1), step, Position(), reason="steps", metrics={})
     assert checkpoints.steps(worker.store) == [1, 3]
