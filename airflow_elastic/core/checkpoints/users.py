@@ -41,7 +41,7 @@ def users(
         progress: the newest report of the current attempt.
         others: who has loaded the checkpoint of this step outside of the run.
     """
-    found = []
+    found: list[str] = []
     for attempt in state.attempts:
         told = attempt.progress
         if progress is not None and progress.attempt == attempt.number:
