@@ -349,8 +349,8 @@ class Progress:
         phases: the trainings of the run so far, in order, where its script names them.
         usage: what each worker uses of its machine, as it last said.
         odd: which of `loss` and `metrics.NAME` are not finite now, in words: `NaN`, `Infinity`, `-Infinity`.
-        on_disk: the states of which the workers' own disks have every part: names of folders below
-            `checkpoints/data/`, as in storage; None if workers have not said, or use no disk.
+        on_disk: the states whose parts are all on the workers' own disks. They are names of folders below
+            `checkpoints/data/`, as in storage. None: workers have not said, or use no disk.
     """
 
     attempt: int

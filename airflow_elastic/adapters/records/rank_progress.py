@@ -63,7 +63,7 @@ def gather_files(files: JobFiles, record: JobRecord) -> Progress:
 def with_usage(progress: Progress, usage: Sequence[WorkerUsage | None]) -> Progress:
     """The same with what each worker has said of its machine; None for one that has not.
 
-    What each disk has is told once for all: hundreds of workers would say the same.
+    What the disks have is said once for all workers, so that the report stays small.
     """
     told = tuple(replace(one, on_disk=None) for one in usage if one is not None)
     return replace(progress, usage=told, on_disk=whole_on_disks(usage))

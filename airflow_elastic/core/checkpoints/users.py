@@ -62,7 +62,7 @@ def _attempt_users(saved: SavedBy, attempt: Attempt, progress: Progress | None) 
 
 
 def whole_on_disks(usage: Sequence[WorkerUsage | None]) -> tuple[str, ...] | None:
-    """The states of which the disks of these workers together have every part: names of folders, oldest first.
+    """The states whose parts are all on the disks of these workers: names of folders, oldest first.
 
     Args:
         usage: of each worker that trains; None for a worker that has not said anything yet.

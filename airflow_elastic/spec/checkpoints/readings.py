@@ -36,6 +36,6 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Who has read a checkpoint in order to use it, outside of its own run."""
+    """Who has read a checkpoint to use it, outside of its own run."""
 
     uses: tuple[Reading, ...] = ()
