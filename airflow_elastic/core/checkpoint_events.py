@@ -15,14 +15,20 @@ def committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
         return state
     if event.attempt < state.resumed_by:  # seen before it was set aside
         return state
-    newest = Checkpoint(event.step, event.attempt, event.key, event.at)
+    newest, attempts = Checkpoint(event.step, event.attempt, event.key, event.at), state.attempts
     # Its report may be lost with its workers. If it shares a job, the agents of that job may have written it.
     if event.attempt == state.attempt.number and state.attempt.home is None:
-        state = state.with_attempt(saved_at=event.step)
-    if state.unpruned is not None and event.step > state.unpruned.step:  # its own step may be seen later
-        state = replace(state, unpruned=None)
-    damaged = state.damaged - {event.step}
-    return replace(state, checkpoint=newest, checkpoints=state.checkpoints + 1, damaged=damaged, unsaved=None)
+        attempts = (*attempts[:-1], replace(state.attempt, saved_at=event.step))
+    passed = state.unpruned is not None and event.step > state.unpruned.step  # its own step may be seen later
+    return replace(  # at once: of all events this one is the most frequent, and a state has many fields
+        state,
+        attempts=attempts,
+        unpruned=None if passed else state.unpruned,
+        checkpoint=newest,
+        checkpoints=state.checkpoints + 1,
+        damaged=state.damaged - {event.step},
+        unsaved=None,
+    )
 
 
 def quarantined(state: RunState, event: ev.CheckpointQuarantined) -> RunState:

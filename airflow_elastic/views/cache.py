@@ -133,6 +133,10 @@ class Reader:
                 return self._keep(name, make())
             return cast("T", known[1])
 
+    def kept_of(self, snapshot: Snapshot, name: str, make: Callable[[], T]) -> T:
+        """What `make` has returned of this snapshot, or returns now; see `kept`."""
+        return self.kept(name, make, self._clock() - snapshot.at)
+
     def _behind(self, name: str, make: Callable[[], object], lock: threading.Lock) -> None:
         try:
             self._keep(name, make())
@@ -160,7 +164,8 @@ class Reader:
         """Read again what is asked for next: somebody has just changed it."""
         with self._lock:
             self._newest = None
-            self._kept.pop("checkpoints", None)
+            for name in ("checkpoints", "overview"):
+                self._kept.pop(name, None)
 
     def _begin_again(self, now: float) -> None:
         """Forget everything if another run is at this place now: the old one was removed."""

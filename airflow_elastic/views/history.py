@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from airflow_elastic.adapters.records.history import read_history
+from airflow_elastic.adapters.records.history.read import CONTROLLER, TRAINING, Known, Stored, read_source
 from airflow_elastic.core import history as charts
+from airflow_elastic.core.history.fold import fold, only
 from airflow_elastic.core.overview.eta import paces
 from airflow_elastic.spec.history import History
 from airflow_elastic.views.cache import Reader
@@ -25,18 +26,41 @@ RECENT_SECONDS, RECENT_PARTS = 1800.0, 60
 
 SPARKS = 40
 
+#: Names of series.
+STEP, LOSS = "step", "loss"
+
 MOST_POINTS, MOST_COLUMNS = 2000, 240
 
 
-def history(reader: Reader, *, stale: float = 0.0) -> History:
-    """The history of a run, as it was at most some seconds ago. Without one, it is empty.
+def of_overview(reader: Reader, *, stale: float = 0.0) -> History:
+    """Steps and conditions in the history of a run, as it was some seconds ago. Without a history, they are empty.
 
     Args:
         reader: of the run.
         stale: up to this age in seconds an old one is returned at once, and read again behind the back.
     """
-    at = reader.snapshot().at
-    return reader.kept("history", lambda: read_history(reader.store, at), _age(reader), stale=stale)
+    return reader.kept("history", lambda: _folded(reader, [STEP])[0], _age(reader), stale=stale)
+
+
+def _folded(reader: Reader, names: Iterable[str] | None, matrix: str = "") -> tuple[History, list[str]]:
+    """The history with these series, or those that match a pattern, and one matrix; and the names of all series."""
+    at, stored = reader.kept("stored", lambda: _stored(reader), _age(reader))
+    wanted = charts.matching(names)
+    parts, known = [], set[str]()
+    for one in stored:
+        recent = list(one.recent.values())
+        known.update(name for part in (one.archive, *recent) for name in part.table.columns)
+        chosen = [only(part, wanted, matrix) for part in (one.archive, *recent)]
+        parts.append(fold(chosen[0], chosen[1:]))
+    return History(at, *parts), sorted(known)
+
+
+def _stored(reader: Reader) -> tuple[float, list[Stored]]:
+    at, store = reader.snapshot().at, reader.store
+    return at, [
+        read_source(store, source, reader.kept(f"archive {source}", Known, math.inf))
+        for source in (TRAINING, CONTROLLER)
+    ]
 
 
 def _age(reader: Reader) -> float:
@@ -45,7 +69,7 @@ def _age(reader: Reader) -> float:
 
 def recent(found: History, until: float) -> list[float]:
     """Seconds per step in the last half hour, of each part of it."""
-    chosen = charts.select(found, ["step"], until - RECENT_SECONDS, until, RECENT_PARTS)["series"].get("step")
+    chosen = charts.select(found, [STEP], until - RECENT_SECONDS, until, RECENT_PARTS)["series"].get(STEP)
     if chosen is None:
         return []
     known = [
@@ -63,7 +87,7 @@ def conditions(found: History) -> list[dict[str, Any]]:
 
 def sparkline(found: History) -> list[float]:
     """The loss so far, in at most 40 numbers, without those that are not finite."""
-    chosen = charts.select(found, ["loss"], points=SPARKS)["series"].get("loss")
+    chosen = charts.select(found, [LOSS], points=SPARKS)["series"].get(LOSS)
     return [value for value in (chosen or {"mean": []})["mean"] if isinstance(value, float)]
 
 
@@ -90,7 +114,8 @@ def charted(
     of = (_finite(since), _finite(until), max(1, min(points, MOST_POINTS)))
 
     def made() -> T:
-        document = charts.select(history(reader), wanted, *of)
+        found, known = _folded(reader, wanted)
+        document = {**charts.select(found, wanted, *of), "names": known}
         for series in document["series"].values():
             for name in ("mean", "min", "max"):
                 series[name] = _short(series[name])
@@ -111,7 +136,7 @@ def heatmap(
     of = (_finite(since), _finite(until), max(1, min(columns, MOST_COLUMNS)))
 
     def made() -> T:
-        found = history(reader)
+        found, _ = _folded(reader, (), charts.STEP_TIMES)
         document = charts.heatmap(found, *of)
         return form({"at": found.at, **document, "rows": [_short(row) for row in document["rows"]]})
 

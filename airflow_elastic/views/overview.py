@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.overview.eta import eta
@@ -14,7 +14,10 @@ from airflow_elastic.core.overview.marks import thinned
 from airflow_elastic.core.overview.pace import recent_paces
 from airflow_elastic.core.overview.risk import at_risk, reached
 from airflow_elastic.core.overview.slow_ranks import slow_ranks
-from airflow_elastic.views.cache import Snapshot
+from airflow_elastic.views import history
+from airflow_elastic.views.cache import Reader, Snapshot
+
+T = TypeVar("T")
 
 #: Kinds of events that a chart does not show.
 _UNMARKED = ("run",)
@@ -52,6 +55,22 @@ def overview(
         "marks": _marks(snapshot.events),
         "conditions": list(conditions),
     }
+
+
+def shown(reader: Reader, snapshot: Snapshot, form: Callable[[dict[str, Any]], T]) -> T:
+    """The overview with what the history adds. All who ask for it at the same moment get the same.
+
+    Args:
+        reader: of the run.
+        snapshot: of the run, as it has just been read.
+        form: makes of the document what is kept and returned.
+    """
+
+    def made() -> T:
+        found = history.of_overview(reader, stale=history.STALE)
+        return form(overview(snapshot, history.recent(found, snapshot.at), history.conditions(found)))
+
+    return reader.kept_of(snapshot, "overview", made)
 
 
 def progress(status: Mapping[str, Any], paces: Sequence[float]) -> dict[str, Any]:

@@ -4,6 +4,14 @@ Comes in: numbers with their times, or stored parts. Goes out: parts of bounded 
 nothing of where a history is stored.
 """
 
-from airflow_elastic.core.history.charts import conditions, heatmap, matrix, newest, select
+from airflow_elastic.core.history.charts import (
+    STEP_TIMES,
+    conditions,
+    heatmap,
+    matching,
+    matrix,
+    newest,
+    select,
+)
 
-__all__ = ["conditions", "heatmap", "matrix", "newest", "select"]
+__all__ = ["STEP_TIMES", "conditions", "heatmap", "matching", "matrix", "newest", "select"]

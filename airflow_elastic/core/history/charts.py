@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from airflow_elastic.core.history import matrices, tables
@@ -14,6 +14,9 @@ from airflow_elastic.spec.history import History, Matrix, Part, Table
 
 #: After so long without news an open condition counts as ended. Seconds.
 _FORGOTTEN_SECONDS = 900.0
+
+#: The matrix that a heat map shows.
+STEP_TIMES = "step_seconds"
 
 
 def select(
@@ -38,12 +41,8 @@ def select(
     """
     sources = [part.table for part in _parts(history)]
     known = list(dict.fromkeys(name for table in sources for name in table.columns))
-    patterns = None if names is None else list(names)
-    wanted = [
-        name
-        for name in known
-        if patterns is None or any(name == one or fnmatch.fnmatchcase(name, one) for one in patterns)
-    ]
+    is_wanted = matching(names)
+    wanted = [name for name in known if is_wanted(name)]
     begin, end = _range(history, since, until)
     after = math.nextafter(end, math.inf)
     cut = [
@@ -68,6 +67,16 @@ def select(
             for name, column in found.columns.items()
         },
     }
+
+
+def matching(names: Iterable[str] | None) -> Callable[[str], bool]:
+    """Whether the name of a series is one of these, or matches a pattern among them. None: each does."""
+    patterns = None if names is None else list(names)
+
+    def matches(name: str) -> bool:
+        return patterns is None or any(name == one or fnmatch.fnmatchcase(name, one) for one in patterns)
+
+    return matches
 
 
 def newest(history: History) -> dict[str, tuple[float, float]]:
@@ -115,7 +124,7 @@ def heatmap(
     history: History, since: float | None = None, until: float | None = None, columns: int = 240
 ) -> dict[str, Any]:
     """Step times of all ranks: `t`, `ranks`, `rows` (for each rank seconds or None), and of all cells `p50`, `p99`."""
-    found = matrix(history, "step_seconds", since, until, columns)
+    found = matrix(history, STEP_TIMES, since, until, columns)
     cells = sorted(cell for row in found["mean"] for cell in row if isinstance(cell, float))
     return {
         "t": found["t"],

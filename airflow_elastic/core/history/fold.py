@@ -8,13 +8,13 @@ the later one counts there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_elastic.core.history import matrices, tables
 from airflow_elastic.core.history.join_conditions import joined_conditions
 from airflow_elastic.core.history.retention import MINUTE
-from airflow_elastic.spec.history import Column, Part
+from airflow_elastic.spec.history import Column, Part, Table
 
 #: Of writers and attempts, an archive remembers so many of the newest ones.
 MOST_WRITERS, MOST_ATTEMPTS = 256, 1000
@@ -52,6 +52,19 @@ def fold(archive: Part, recent: Sequence[Part], cuts: Mapping[str, float] | None
         },
         conditions=joined_conditions(condition for part in parts for condition in part.conditions),
     )
+
+
+def only(part: Part, series: Callable[[str], bool], matrix: str = "") -> Part:
+    """The part with some of its series and at most one matrix: to join all of them takes ten times as long.
+
+    Args:
+        part: as it is stored.
+        series: whether a name is wanted. The attempts stay, by which it is known what counts.
+        matrix: its name.
+    """
+    columns = {name: one for name, one in part.table.columns.items() if name == ATTEMPT or series(name)}
+    rows = {name: one for name, one in part.matrices.items() if name == matrix}
+    return replace(part, table=Table(part.table.t, columns), matrices=rows)
 
 
 def cut_of(part: Part) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bisect
 import math
+import operator
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, groupby
+from typing import NamedTuple
 
 from airflow_elastic.core.history.retention import SERIES, Retention, plan
 from airflow_elastic.spec.history import Column, Table
@@ -14,8 +16,23 @@ from airflow_elastic.spec.history import Column, Table
 #: The most values that the count of a bucket can say.
 _MOST = 2**32 - 1
 
-#: A bucket of the joined table: the buckets that it is made of, each as (number of its table, place in it).
-_Group = list[tuple[int, int]]
+#: A bucket of a column: count, min, max, mean.
+_Bucket = tuple[int, float, float, float]
+
+#: So many neighbours are joined faster together than one by one.
+_QUICK = 3
+
+
+class _Span(NamedTuple):
+    """Neighbouring buckets of a table, from `begin` on and before `end`."""
+
+    table: int
+    begin: int
+    end: int
+
+
+#: A bucket of the joined table: what it is made of. Or several of them, each a copy of one of a span's.
+_Run = list[_Span] | _Span
 
 
 class TableBuilder:
@@ -111,38 +128,39 @@ def joined_with_age(tables: Sequence[Table], keep: Retention = SERIES) -> Table:
 
 def join(tables: Sequence[Table], bucket: Callable[[float], float], names: Iterable[str] = ()) -> Table:
     """All these tables as one. `bucket` gives the start of the new bucket of a time; `names`: only these series."""
-    groups: dict[float, _Group] = {}
+    groups: dict[float, list[_Span]] = {}
     for number, table in enumerate(tables):
-        for i, t in enumerate(table.t):
-            groups.setdefault(bucket(t), []).append((number, i))
+        for start, places in groupby(range(len(table.t)), lambda i, t=table.t: bucket(t[i])):  # type: ignore[misc]
+            first, *more = places
+            groups.setdefault(start, []).append(_Span(number, first, first + 1 + len(more)))
     starts = sorted(groups)
     runs = _runs([groups[start] for start in starts])
     wanted = list(names) or list(dict.fromkeys(name for table in tables for name in table.columns))
     return Table(array("d", starts), {name: _join_column(name, tables, runs) for name in wanted})
 
 
-def _runs(groups: list[_Group]) -> list[_Group | tuple[int, int, int]]:
-    """The groups. Neighbours that are copied unchanged are one run: (number of their table, from, to)."""
-    found: list[_Group | tuple[int, int, int]] = []
+def _runs(groups: list[list[_Span]]) -> list[_Run]:
+    """The groups. Neighbours that are copied unchanged are one run."""
+    found: list[_Run] = []
     for group in groups:
-        if len(group) > 1:
+        number, begin, end = group[0]
+        if len(group) > 1 or end - begin > 1:
             found.append(group)
             continue
-        number, i = group[0]
         last = found[-1] if found else None
-        if isinstance(last, tuple) and last[0] == number and last[2] == i:
-            found[-1] = (number, last[1], i + 1)
+        if isinstance(last, _Span) and last.table == number and last.end == begin:
+            found[-1] = last._replace(end=end)
         else:
-            found.append((number, i, i + 1))
+            found.append(group[0])
     return found
 
 
-def _join_column(name: str, tables: Sequence[Table], runs: list[_Group | tuple[int, int, int]]) -> Column:
+def _join_column(name: str, tables: Sequence[Table], runs: list[_Run]) -> Column:
     result = Column()
     columns = [table.columns.get(name) for table in tables]
     length = 0
     for run in runs:
-        if isinstance(run, tuple):
+        if isinstance(run, _Span):
             number, begin, end = run
             column = columns[number]
             length += end - begin
@@ -154,10 +172,10 @@ def _join_column(name: str, tables: Sequence[Table], runs: list[_Group | tuple[i
         else:
             length += 1
             joined = None
-            for number, i in run:
+            for number, begin, end in run:
                 column = columns[number]
-                if column is not None and column.count[i]:
-                    one = (column.count[i], column.min[i], column.max[i], column.mean[i])
+                one = None if column is None else _joined(column, begin, end)
+                if one is not None:
                     joined = one if joined is None else combine(joined, one)
             if joined is not None:
                 _append(result, joined)
@@ -165,9 +183,25 @@ def _join_column(name: str, tables: Sequence[Table], runs: list[_Group | tuple[i
     return result
 
 
-def combine(
-    a: tuple[int, float, float, float], b: tuple[int, float, float, float]
-) -> tuple[int, float, float, float]:
+def _joined(column: Column, begin: int, end: int) -> _Bucket | None:
+    """Neighbours as one bucket: all at once, if each has a value and all are finite."""
+    if end - begin >= _QUICK:
+        counts = column.count[begin:end]
+        if 0 not in counts:
+            total = sum(counts)
+            mean = sum(map(operator.mul, counts, column.mean[begin:end])) / total
+            if math.isfinite(mean):
+                low, high = min(column.min[begin:end]), max(column.max[begin:end])
+                return min(total, _MOST), low, high, min(max(mean, low), high)
+    joined = None
+    for i in range(begin, end):
+        if column.count[i]:
+            one = (column.count[i], column.min[i], column.max[i], column.mean[i])
+            joined = one if joined is None else combine(joined, one)
+    return joined
+
+
+def combine(a: _Bucket, b: _Bucket) -> _Bucket:
     """Two buckets as one. Each is (count, min, max, mean). NaN makes the mean NaN, and has no part in min and max."""
     count = a[0] + b[0]
     low = a[1] if a[1] <= b[1] or math.isnan(b[1]) else b[1]
@@ -185,7 +219,7 @@ def _mean(a: float, b: float, share: float, low: float, high: float) -> float:
     return mean if math.isnan(mean) else min(max(mean, low), high)
 
 
-def _append(column: Column, bucket: tuple[int, float, float, float]) -> None:
+def _append(column: Column, bucket: _Bucket) -> None:
     column.count.append(bucket[0])
     column.min.append(bucket[1])
     column.max.append(bucket[2])

@@ -56,6 +56,13 @@ def prepared(document: dict[str, Any]) -> Prepared:
     return Prepared(encode(document), _tag(document))
 
 
+def extended(document: Prepared, more: dict[str, Any]) -> Prepared:
+    """A document that is not empty with further fields, which may differ from person to person."""
+    words = encode(more)
+    tag = hashlib.blake2b(document.tag.encode() + words, digest_size=12).hexdigest()
+    return Prepared(document.body[:-1] + b"," + words[1:], f'W/"{tag}"')
+
+
 def answer(request: Request, document: dict[str, Any] | Prepared, *, status: int = 200) -> Response:
     """A document as JSON; 304 without a body where the browser has it already.
 

@@ -10,9 +10,8 @@ from fastapi.responses import Response
 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.spec.errors import InvalidInput, RunMissing, SpecError
-from airflow_elastic.views import actions, checkpoints, events, history, logs, workers
-from airflow_elastic.views.overview import overview
-from airflow_elastic.web.api.answers import answer, prepared
+from airflow_elastic.views import actions, checkpoints, events, history, logs, overview, workers
+from airflow_elastic.web.api.answers import answer, extended, prepared
 from airflow_elastic.web.api.guard import checked
 
 if TYPE_CHECKING:
@@ -28,18 +27,14 @@ def routes_of_a_run(host: Host, *, edit: Sequence[params.Depends]) -> APIRouter:
     @router.get("")
     def run(request: Request) -> Response:
         opened = host.open(request)
-        snapshot = opened.reader.snapshot()
-        found = history.history(opened.reader, stale=history.STALE)
-        document = overview(snapshot, history.recent(found, snapshot.at), history.conditions(found))
-        return answer(
-            request,
-            {
-                **document,
-                "permissions": {"edit": opened.edit, "user": opened.user},
-                "actions": actions.actions(snapshot, edit=opened.edit),
-                "links": dict(opened.links),
-            },
-        )
+        reader = opened.reader
+        snapshot = reader.snapshot()
+        own = {
+            "permissions": {"edit": opened.edit, "user": opened.user},
+            "actions": actions.actions(snapshot, edit=opened.edit),
+            "links": dict(opened.links),
+        }
+        return answer(request, extended(overview.shown(reader, snapshot, prepared), own))
 
     @router.get("/history")
     def series(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -11,15 +12,20 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.records.history import read_history
+from airflow_elastic.adapters.records.history import TRAINING, read_history
+from airflow_elastic.adapters.records.history.read import Known, Stored, read_source
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunMissing, StoreError
+from airflow_elastic.spec.history import Part, encode_part
 from airflow_elastic.views.all_runs import index as indexes
 from airflow_elastic.views.all_runs.below import index_of
 from airflow_elastic.views.cache import MOST_KEPT, SAME, Reader, Readers
 from airflow_elastic.views.history import SPARKS, charted, sparkline
+from airflow_elastic.views.overview import shown
+from airflow_elastic.web.api.answers import extended, prepared
 from airflow_elastic.web.standalone.runs import RunsBelow
 from tests.support.histories import fill
 from tests.support.runs.watched import Browser, submitted, trained, write_run
@@ -254,3 +260,45 @@ def test_few_charts_of_a_run_are_kept(tmp_path: Path) -> None:
         charted(reader, dict, since=None, until=None, points=points)
     assert len(reader._kept) <= MOST_KEPT
     assert len(reader._locks) <= MOST_KEPT + 1
+
+
+def test_an_archive_is_read_once(tmp_path: Path) -> None:
+    """Until there is a newer one; a damaged one is not taken for the one that was read instead."""
+    fill(FolderStore(str(tmp_path)), days=0.2)
+    store, known = Counting(tmp_path), Known()
+
+    def read() -> Stored:
+        store.reads.clear()
+        return read_source(store, TRAINING, known)
+
+    archive = layout.history_archive(TRAINING, 1)
+    first = read()
+    assert store.reads[archive] == 1
+    assert read() == first
+    assert not store.reads[archive]
+    store.put(layout.history_archive(TRAINING, 2), encode_part(Part(at=7.0)))
+    assert read().archive == Part(at=7.0)
+    store.put(layout.history_archive(TRAINING, 3), b"damaged")
+    for _ in range(2):
+        assert (read().archive, read().number) == (Part(at=7.0), 3)
+
+
+def test_an_overview_is_made_once_of_what_was_read(tmp_path: Path) -> None:
+    reader, made = Reader(write_run(tmp_path, submitted(), progress=trained()), clock=Clock()), []
+
+    def form(document: dict[str, Any]) -> int:
+        made.append(document)
+        return len(made)
+
+    with ThreadPoolExecutor(20) as pool:
+        assert set(pool.map(lambda _: shown(reader, reader.snapshot(), form), range(20))) == {1}
+    reader.forget()
+    assert shown(reader, reader.snapshot(), form) == 2
+
+
+def test_fields_of_a_person_change_the_tag() -> None:
+    document = prepared({"at": 1.0, "state": "running"})
+    mine, other = (extended(document, {"user": name}) for name in ("ada", "vera"))
+    assert json.loads(mine.body) == {"at": 1.0, "state": "running", "user": "ada"}
+    assert len({document.tag, mine.tag, other.tag}) == 3
+    assert extended(prepared({"at": 2.0, "state": "running"}), {"user": "ada"}).tag == mine.tag

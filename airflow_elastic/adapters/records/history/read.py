@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_elastic.core.history.fold import fold
@@ -41,6 +41,15 @@ class Stored:
     newer: bool = False
 
 
+@dataclass(slots=True)
+class Known:
+    """An archive that was read before: its key, its size in bytes, and what it says."""
+
+    key: str = ""
+    size: int = -1
+    part: Part = field(default_factory=Part)
+
+
 def read_history(store: Store, now: float | None = None) -> History:
     """The history of a run; empty where there is none. What cannot be read is left out.
 
@@ -59,13 +68,23 @@ def _whole(stored: Stored) -> Part:
     return fold(stored.archive, list(stored.recent.values()))
 
 
-def read_source(store: Store, source: str) -> Stored:
-    """What is stored of a source. Raises StoreError."""
+def read_source(store: Store, source: str, known: Known | None = None) -> Stored:
+    """What is stored of a source.
+
+    Args:
+        store: where the run is stored.
+        source: `training` or `controller`.
+        known: the archive that was read last, which is not read again, because archives do not change; the caller keeps
+            it for the next call.
+
+    Raises:
+        StoreError: storage is out of reach.
+    """
     for _ in range(_TRIES):
-        keys = [entry.key for entry in store.list(f"{layout.HISTORY}{source}/")]
-        archives = sorted(key for key in keys if "/archive-" in key)
-        recent = {key: store.get(key) for key in keys if "/recent-" in key}
-        found = _newest(store, archives)
+        sizes = {entry.key: entry.size for entry in store.list(f"{layout.HISTORY}{source}/")}
+        archives = sorted(key for key in sizes if "/archive-" in key)
+        recent = {key: store.get(key) for key in sizes if "/recent-" in key}
+        found = _newest(store, {key: sizes[key] for key in archives}, known)
         if found is not None or not archives:
             break
     archive, newer = found or (Part(), False)
@@ -80,15 +99,23 @@ def read_source(store: Store, source: str) -> Stored:
     return Stored(number_of(archives[-1]) if archives else 0, archive, parts, tuple(archives), newer)
 
 
-def _newest(store: Store, archives: list[str]) -> tuple[Part, bool] | None:
-    """The newest archive that can be read, and whether a newer one is of a newer release. None: all are gone."""
+def _newest(store: Store, archives: dict[str, int], known: Known | None) -> tuple[Part, bool] | None:
+    """The newest archive that can be read, and whether a newer one is of a newer release. None: all are gone.
+
+    `archives` has their sizes by key, oldest first.
+    """
     newer, damaged = False, False
-    for key in reversed(archives):
+    for key, size in reversed(archives.items()):
+        if known is not None and (known.key, known.size) == (key, size):
+            return known.part, newer
         data = store.get(key)
         if data is None:  # replaced meanwhile: so there is a newer one
             return None
         try:
-            return decode_part(data), newer
+            part = decode_part(data)
+            if known is not None:
+                known.key, known.size, known.part = key, size, part
+            return part, newer
         except HistoryUnreadable as error:
             log.warning("%s/%s is left out: %s", store.uri, key, error)
             newer, damaged = newer or error.newer, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -12,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_elastic.core.history import matrices, tables
-from airflow_elastic.core.history.fold import cut_of, fold, rest_of, whole_minute
+from airflow_elastic.core.history.fold import cut_of, fold, only, rest_of, whole_minute
 from airflow_elastic.core.history.join_conditions import joined_conditions
 from airflow_elastic.core.history.recorder import MOST_SERIES, Recorder
 from airflow_elastic.core.history.retention import MATRIX, MINUTE, SERIES, plan
 from airflow_elastic.core.history.tables import TableBuilder
-from airflow_elastic.spec.history import Condition, Matrix, Part, Table, decode_part, encode_part
+from airflow_elastic.spec.history import Column, Condition, Matrix, Part, Table, decode_part, encode_part
 from tests.support.histories import DAY, USAGE, times, training
 
 START = 1_790_000_000.0 // DAY * DAY
@@ -274,3 +275,40 @@ def test_a_cut_is_a_whole_minute_after_everything() -> None:
     assert cut_of(part) == START + 120.0
     assert whole_minute(START + 61.5) == START + 60.0
     assert rest_of(part, cut_of(part)).table.t.tolist() == []
+
+
+@given(st.lists(numbers, min_size=1, max_size=12), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_neighbours_joined_at_once_are_as_if_joined_one_by_one(
+    values: list[float], counts: list[int]
+) -> None:
+    """Also if some of them have no value, or one that is not finite."""
+    filled = counts[: len(values)]
+    column = Column(
+        array("I", filled),
+        array("d", [value if count else 0.0 for value, count in zip(values, filled, strict=True)]),
+        array(
+            "d", [value + abs(value) if count else 0.0 for value, count in zip(values, filled, strict=True)]
+        ),
+        array("d", [value if count else 0.0 for value, count in zip(values, filled, strict=True)]),
+    )
+    table = Table(array("d", map(float, range(len(values)))), {"loss": column})
+    at_once = tables.join([table], lambda t: 0.0).columns["loss"]
+    one: tuple[int, float, float, float] | None = None
+    for i, count in enumerate(filled):
+        if count:
+            bucket = (count, column.min[i], column.max[i], column.mean[i])
+            one = bucket if one is None else tables.combine(one, bucket)
+    assert at_once.count[0] == (one[0] if one else 0)
+    if one:
+        found = (at_once.min[0], at_once.max[0], at_once.mean[0])
+        assert found == pytest.approx(one[1:], rel=1e-9, abs=1e-6, nan_ok=True)
+
+
+def test_what_is_left_out_does_not_change_the_rest() -> None:
+    archive, recent = training(30, START + 30 * DAY + 1234)
+    whole = fold(archive, [recent])
+    some = fold(only(archive, "loss".__eq__, "cpu"), [only(recent, "loss".__eq__, "cpu")])
+    assert set(some.table.columns) == {"loss", "attempt"}
+    assert some.table.columns["loss"] == whole.table.columns["loss"]
+    assert some.table.t == whole.table.t
+    assert some.matrices == {"cpu": whole.matrices["cpu"]}
