@@ -176,9 +176,9 @@ def test_pages_in_airflow(shown: list[Shown], served: Served) -> None:
     for what, seconds in said["seconds"].items():
         same, each = said["same"][what], said["bytes"][what] / max(1, len(seconds) - said["same"][what])
         print(
-            f"  the {PEOPLE} who watch, {what}: {spread(seconds, 'ms', 1e3)}; p95 {1e3 * p95(seconds):.0f} ms; "
-            f"{len(seconds)} answers, {same} of them as before, others {each / 1e3:.0f} kB"
+            f"  the {PEOPLE} who watch, {what}: {spread(seconds, 'ms', 1e3)}; p95 {1e3 * p95(seconds):.0f} ms"
         )
+        print(f"    {same} of {len(seconds)} answers said `as before`; others had {each / 1e3:.0f} kB")
     tell_reads(read, lasted)
 
 

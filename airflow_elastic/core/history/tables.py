@@ -31,7 +31,7 @@ class _Span(NamedTuple):
     end: int
 
 
-#: A bucket of the joined table: what it is made of. Or several of them, each a copy of one of a span's.
+#: A bucket of the joined table: what it is made of. Or several of them, each the copy of a bucket.
 _Run = list[_Span] | _Span
 
 

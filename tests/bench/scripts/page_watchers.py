@@ -1,7 +1,7 @@
 """People who watch one run: `page_watchers.py URL,URL PATH PEOPLE SECONDS`, with the token in ELASTIC_BENCH_TOKEN.
 
-Each asks as the app does: for the state each 3 s and for the charts each 9 s, counted from the answer, with the ETag
-of the last one. It prints as JSON the seconds of all answers, their bytes, and how many of them said "as before".
+Each asks as the app does, with the ETag of the last answer. The state is asked for 3 s after the last answer, and the
+charts 9 s after. It prints as JSON the seconds of all answers, their bytes, and how many of them said "as before".
 """
 
 import asyncio

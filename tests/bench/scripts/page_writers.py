@@ -1,7 +1,7 @@
 """What controllers and lead agents write while pages are open: `page_writers.py SECONDS WATCHED RUN...` (folders).
 
-Every run gets a new status document each 5 s, and now and then a checkpoint in its journal. The watched one gets
-what a run gets that trains: a report each second, new numbers in its history each 10 s, a checkpoint each minute.
+Every run gets a new status document each 5 s, and now and then a checkpoint in its journal. The watched one
+gets what a training run gets: a report each second, and new numbers in its history each 10 s.
 """
 
 import json
@@ -47,7 +47,7 @@ while (now := time.time()) < began + float(seconds):
     if now - told >= 1.0:
         told, step = now, progress.step + 4
         ranks = tuple(replace(rank, step=step, at=now) for rank in progress.ranks)
-        progress = replace(progress, at=now, step=step, step_at=now, ranks=ranks)
+        progress = replace(progress, at=now, step=step, moved_at=now, ranks=ranks)
         write_progress(stores[0], progress)
         history.add(now, training_values(progress), training_rows(progress))
         history.tend()

@@ -1,4 +1,4 @@
-"""How often files are opened, by whatever process: the kernel tells."""
+"""How often files are opened, by whatever process, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ class Opens:
         self._file = self._libc.inotify_init1(_NONBLOCKING)
         for folder in self._folders:
             if self._libc.inotify_add_watch(self._file, os.fsencode(folder), _OPENED) < 0:
-                raise OSError(
-                    ctypes.get_errno(), "this file system does not tell who opens files", str(folder)
-                )
+                raise OSError(ctypes.get_errno(), "this file system does not report openings", str(folder))
         return self
 
     def __exit__(
