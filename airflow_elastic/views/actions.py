@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,9 @@ def actions(snapshot: Snapshot, *, edit: bool) -> list[dict[str, Any]]:
         "stop": "Workers save, then end; the step they are at is kept. The run can be carried on later.",
         "pin": "The checkpoint stays, and takes its place in storage, until it is unpinned.",
         "unpin": "The next save may remove the checkpoint, if the run's policy does not keep it.",
-        "resume": f"The attempt ends without saving{_lost(risk)}. Later checkpoints are set aside, training pauses "
+        "resume": f"Nothing happens until the run is carried on. Then it begins at this step: {_again(snapshot)}"
+        if state.ended
+        else f"The attempt ends without saving{_lost(risk)}. Later checkpoints are set aside, training pauses "
         f"{restart}.",
         "exclude": "Nothing happens now. From the next attempt on no worker runs on the machine.",
     }
@@ -117,7 +120,7 @@ def ask(snapshot: Snapshot, name: str, given: Mapping[str, Any], *, by: str) -> 
         case "resume":
             step = _integer(given, "step")
             run.ask_resume(step, by=by)
-            ended = "It does so when somebody carries the run on." if snapshot.state.ended else then
+            ended = f"To carry the run on: {_again(snapshot)}" if snapshot.state.ended else then
             return f"Asked to go on from step {step}. {ended}"
         case _:
             machine = _text(given, "machine")
@@ -172,6 +175,13 @@ def _restart(snapshot: Snapshot) -> str:
         if stretch.get("first_step_at") is not None
     ]
     return f"for about {duration(statistics.median(took))}" if took else "until ranks have started again"
+
+
+def _again(snapshot: Snapshot) -> str:
+    """How a run that has ended is carried on."""
+    if any(snapshot.tasks):
+        return "clear its task in Airflow."
+    return f"`airflow-elastic run --uri {shlex.quote(snapshot.store.uri)}`."
 
 
 def _saving(snapshot: Snapshot) -> str:

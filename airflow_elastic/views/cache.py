@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -37,6 +38,9 @@ SAME = 30.0
 
 #: The most answers of one run that are kept, such as charts of different times.
 MOST_KEPT = 64
+
+#: An answer that nobody has asked for again after so many seconds goes: a chart of the last hour is soon another one.
+LONGEST_KEPT = 300.0
 
 #: The most runs that are kept in memory.
 MOST_RUNS = 128
@@ -86,7 +90,7 @@ class Reader:
         self._error: tuple[float, ElasticError] | None = None
         self._first: bytes | None = None
         self._same_at = float("-inf")
-        self._kept: dict[str, tuple[float, Any]] = {}
+        self._kept: dict[str, tuple[float, Any, float]] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     def snapshot(self, age: float = FRESH) -> Snapshot:
@@ -125,34 +129,37 @@ class Reader:
         known, now = self._kept.get(name), self._clock()
         if known is not None and age < now - known[0] <= stale:
             if lock.acquire(blocking=False):
-                threading.Thread(target=self._behind, args=(name, make, lock), daemon=True).start()
+                threading.Thread(target=self._behind, args=(name, make, age, lock), daemon=True).start()
             return cast("T", known[1])
         with lock:
             known = self._kept.get(name)
             if known is None or not 0 <= self._clock() - known[0] <= age:
-                return self._keep(name, make())
+                return self._keep(name, make(), age)
             return cast("T", known[1])
 
     def kept_of(self, snapshot: Snapshot, name: str, make: Callable[[], T]) -> T:
         """What `make` has returned of this snapshot, or returns now; see `kept`."""
         return self.kept(name, make, self._clock() - snapshot.at)
 
-    def _behind(self, name: str, make: Callable[[], object], lock: threading.Lock) -> None:
+    def _behind(self, name: str, make: Callable[[], object], age: float, lock: threading.Lock) -> None:
         try:
-            self._keep(name, make())
+            self._keep(name, make(), age)
         except ElasticError:  # who asks when the value is too old gets the error
             pass
         finally:
             lock.release()
 
-    def _keep(self, name: str, value: T) -> T:
+    def _keep(self, name: str, value: T, age: float) -> T:
         with self._lock:
+            now = self._clock()
             self._kept.pop(name, None)
-            self._kept[name] = self._clock(), value
-            while len(self._kept) > MOST_KEPT:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest]
-                self._locks.pop(oldest, None)
+            self._kept[name] = now, value, age
+            passing = [other for other, kept in self._kept.items() if other != name and kept[2] != math.inf]
+            for other in passing:  # the oldest first
+                if len(self._kept) <= MOST_KEPT and now - self._kept[other][0] <= LONGEST_KEPT:
+                    break
+                del self._kept[other]
+                self._locks.pop(other, None)
         return value
 
     def use(self, store: Store) -> None:

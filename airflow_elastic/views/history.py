@@ -136,7 +136,9 @@ def heatmap(
     of = (_finite(since), _finite(until), max(1, min(columns, MOST_COLUMNS)))
 
     def made() -> T:
-        found, _ = _folded(reader, (), charts.STEP_TIMES)
+        found, _ = _folded(reader, (), charts.FORWARD_TIMES)
+        if not found.training.matrices:
+            found, _ = _folded(reader, (), charts.STEP_TIMES)
         document = charts.heatmap(found, *of)
         return form({"at": found.at, **document, "rows": [_short(row) for row in document["rows"]]})
 

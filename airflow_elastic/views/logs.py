@@ -92,8 +92,7 @@ def text(
     if offset < 0 and begin > 0:
         skipped = data.find(b"\n") + 1
         begin, data = begin + skipped, data[skipped:]
-    if begin + len(data) < size:
-        data = _whole(data)
+    data = _whole(data) if begin + len(data) < size else _whole_letters(data)
     answer: dict[str, Any] = {
         "attempt": attempt,
         "rank": rank,
@@ -146,8 +145,11 @@ def _read(store: Store, parts: Sequence[Entry], start: int, size: int) -> bytes:
 def _whole(data: bytes) -> bytes:
     """Without a line that is not complete, if another one is; else without a letter that is not complete."""
     end = data.rfind(b"\n") + 1
-    if end:
-        return data[:end]
+    return data[:end] if end else _whole_letters(data)
+
+
+def _whole_letters(data: bytes) -> bytes:
+    """Without a last letter that is not complete: the rest of it is written next."""
     for cut in range(1, min(4, len(data))):
         if data[-cut] >= 0xC0:  # the first byte of a letter of several bytes
             return data[:-cut]

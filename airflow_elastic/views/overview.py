@@ -19,6 +19,9 @@ from airflow_elastic.views.cache import Reader, Snapshot
 
 T = TypeVar("T")
 
+#: Rows of the account of time whose names are not everyday words.
+_LABELS = {"untold": "Steps not reported"}
+
 #: Kinds of events that a chart does not show.
 _UNMARKED = ("run",)
 
@@ -91,7 +94,12 @@ def progress(status: Mapping[str, Any], paces: Sequence[float]) -> dict[str, Any
 def _goodput(status: Mapping[str, Any]) -> dict[str, Any]:
     """The rows of the waterfall: their seconds sum to the wall time."""
     rows = [
-        {"name": name, "label": name.capitalize(), "meaning": meaning, "seconds": status["seconds"][name]}
+        {
+            "name": name,
+            "label": _LABELS.get(name, name.capitalize()),
+            "meaning": meaning,
+            "seconds": status["seconds"][name],
+        }
         for name, meaning in ROWS.items()
     ]
     return {"share": status["goodput"], "wall": status["seconds"]["wall"], "rows": rows}

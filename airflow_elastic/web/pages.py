@@ -59,7 +59,12 @@ def static_routes(folder: Path = STATIC) -> APIRouter:
     def static(request: Request, name: str) -> Response:
         """One file. Browsers ask for it each time, and get 304 where it has not changed."""
         path = folder / name
-        known = path.suffix in _TYPES and path.resolve().is_relative_to(folder.resolve()) and path.is_file()
+        known = (
+            "\0" not in name
+            and path.suffix in _TYPES
+            and path.resolve().is_relative_to(folder.resolve())
+            and path.is_file()
+        )
         if not known:
             if name == "main.js":
                 return Response(

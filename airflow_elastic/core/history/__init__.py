@@ -5,6 +5,7 @@ nothing of where a history is stored.
 """
 
 from airflow_elastic.core.history.charts import (
+    FORWARD_TIMES,
     STEP_TIMES,
     conditions,
     heatmap,
@@ -14,4 +15,4 @@ from airflow_elastic.core.history.charts import (
     select,
 )
 
-__all__ = ["STEP_TIMES", "conditions", "heatmap", "matching", "matrix", "newest", "select"]
+__all__ = ["FORWARD_TIMES", "STEP_TIMES", "conditions", "heatmap", "matching", "matrix", "newest", "select"]

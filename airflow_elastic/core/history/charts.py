@@ -16,7 +16,7 @@ from airflow_elastic.spec.history import History, Matrix, Part, Table
 _FORGOTTEN_SECONDS = 900.0
 
 #: The matrix that a heat map shows.
-STEP_TIMES = "step_seconds"
+STEP_TIMES, FORWARD_TIMES = "step_seconds", "forward_seconds"
 
 
 def select(
@@ -123,10 +123,15 @@ def matrix(
 def heatmap(
     history: History, since: float | None = None, until: float | None = None, columns: int = 240
 ) -> dict[str, Any]:
-    """Step times of all ranks: `t`, `ranks`, `rows` (for each rank seconds or None), and of all cells `p50`, `p99`."""
-    found = matrix(history, STEP_TIMES, since, until, columns)
+    """How long all ranks take: `t`, `ranks`, `rows` (for each rank seconds or None), and of all cells `p50`, `p99`.
+
+    `of` is `forward`, the time of a forward pass, where that is known; else `step`.
+    """
+    forward = FORWARD_TIMES in history.training.matrices
+    found = matrix(history, FORWARD_TIMES if forward else STEP_TIMES, since, until, columns)
     cells = sorted(cell for row in found["mean"] for cell in row if isinstance(cell, float))
     return {
+        "of": "forward" if forward else "step",
         "t": found["t"],
         "ranks": [int(row) for row in found["rows"]],
         "rows": found["mean"],

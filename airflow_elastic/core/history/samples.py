@@ -25,6 +25,9 @@ USAGE = (
     "state_bytes",
 )
 
+#: Ranks whose step times differ by more do not wait for each other.
+APART = 1.5
+
 #: The most metrics of a script that are kept, and the longest names.
 MOST_METRICS, MOST_LETTERS = 256, 200
 
@@ -60,9 +63,17 @@ def training_values(progress: Progress) -> dict[str, float]:
 
 
 def training_rows(progress: Progress) -> dict[str, dict[str, float]]:
-    """The step times of all ranks, by the name of their matrix."""
+    """How long each rank takes, by the name of the matrix.
+
+    Ranks that wait for each other in each step have the same step time. So that of the forward pass is kept where it
+    is known, which shows who is slow.
+    """
+    forward = {str(rank.rank): rank.forward_seconds for rank in progress.ranks if rank.forward_seconds > 0}
     steps = {str(rank.rank): rank.step_seconds for rank in progress.ranks if rank.step_seconds > 0}
-    return {"step_seconds": steps} if steps else {}
+    if not forward:
+        return {"step_seconds": steps} if steps else {}
+    apart = steps and max(steps.values()) > APART * min(steps.values())
+    return {"forward_seconds": forward, **({"step_seconds": steps} if apart else {})}
 
 
 def usage_rows(usage: Iterable[WorkerUsage]) -> dict[str, dict[str, float]]:

@@ -139,8 +139,16 @@ def _sorted(rows: list[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]
     known = [(value, one) for one in rows if (value := key(one)) is not None]
     unknown = [one for one in rows if key(one) is None]
     known.sort(key=lambda pair: pair[1]["path"])
+    if name == "updated":  # runs at work all have news, and must not change places with each of them
+        known = [(_last_news(one), one) for _, one in known]
     known.sort(key=lambda pair: pair[0], reverse=down)
     return [one for _, one in known] + unknown
+
+
+def _last_news(one: Mapping[str, Any]) -> tuple[bool, float]:
+    """Runs at work in the order of their beginnings; before them, those that ended."""
+    going = one["ended_at"] is None and one["healthy"] != "error"
+    return going, (one["created_at"] if going else one["updated_at"]) or 0.0
 
 
 def _number(name: str) -> Callable[[Mapping[str, Any]], Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hmac
 import re
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 if TYPE_CHECKING:
@@ -69,12 +69,8 @@ class Access:
         return answer
 
     def _of_cookie(self, headers: Headers) -> str:
-        jar = SimpleCookie()
-        try:
-            jar.load(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        return jar[self._cookie].value if self._cookie in jar else ""
+        # Python's own parser loses all cookies if another program on this machine has set one that it cannot read.
+        return cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
 
     def _is(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="replace"), self._token.encode())

@@ -222,3 +222,19 @@ def test_runs_that_are_damaged_do_not_hide_the_others(tmp_path: Path) -> None:
         "name",
     ):
         assert len(Browser(tmp_path).get("/api/runs", params={"sort": sort}).json()["runs"]) == 8, sort
+
+
+def test_cookies_of_other_programs_on_this_machine_do_no_harm(root: Path, static: Path) -> None:
+    """A browser sends the cookies of all programs of a host to each of them, whatever the port."""
+    browser = Browser(root, signed_in=False, static=static)
+    for other in ('state={"open": true}', "two words=1", "=;"):
+        mine = f"airflow_elastic_{PORT}={TOKEN}"
+        assert browser.get("/api/config", headers={"Cookie": f"{other}; {mine}"}).status_code == 200, other
+
+
+@pytest.mark.parametrize(
+    "name", ["%00.js", "a%00/main.js", "..%2fserver.py", "%2fetc%2fpasswd", "secret.key", "%ff.js"]
+)
+def test_only_built_pages_are_files(root: Path, static: Path, name: str) -> None:
+    assert Browser(root, static=static).get(f"/static/{name}").status_code in (200, 404)
+    assert Browser(root, static=static).get(f"/static/{name}").text.count("secret") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from airflow_elastic.spec.errors import RunMissing, StoreError
 from airflow_elastic.spec.history import Part, encode_part
 from airflow_elastic.views.all_runs import index as indexes
 from airflow_elastic.views.all_runs.below import index_of
-from airflow_elastic.views.cache import MOST_KEPT, SAME, Reader, Readers
+from airflow_elastic.views.cache import LONGEST_KEPT, MOST_KEPT, SAME, Reader, Readers
 from airflow_elastic.views.history import SPARKS, charted, sparkline
 from airflow_elastic.views.overview import shown
 from airflow_elastic.web.api.answers import extended, prepared
@@ -302,3 +303,15 @@ def test_fields_of_a_person_change_the_tag() -> None:
     assert json.loads(mine.body) == {"at": 1.0, "state": "running", "user": "ada"}
     assert len({document.tag, mine.tag, other.tag}) == 3
     assert extended(prepared({"at": 2.0, "state": "running"}), {"user": "ada"}).tag == mine.tag
+
+
+def test_answers_that_nobody_asks_for_again_go(tmp_path: Path) -> None:
+    """A page that shows the last hour asks for another time each minute."""
+    clock = Clock()
+    reader = Reader(write_run(tmp_path / "one", submitted(), progress=trained()), clock=clock)
+    archive = reader.kept("archive", object, math.inf)
+    for minute in range(60):
+        clock.now += 60.0
+        reader.kept(f"charts since {minute}", list, 10.0)
+    assert len(reader._kept) <= LONGEST_KEPT / 60 + 2
+    assert reader.kept("archive", object, math.inf) is archive

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_elastic.adapters.records.reports import write_status
+from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.status import RankReport
 from tests.support.builders import failed
 from tests.support.runs.watched import Browser, submitted, trained, write_run
 
@@ -84,3 +88,43 @@ def test_nothing_new_is_answered_without_a_body(tmp_path: Path) -> None:
         assert first.status_code == 200
         again = browser.get(path, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b""), path
+
+
+def test_runs_at_work_keep_their_places(tmp_path: Path) -> None:
+    """Each of them has news all the time."""
+    for name, ago in (("old", 300.0), ("new", 100.0), ("middle", 200.0)):
+        publish_at(
+            write_run(tmp_path / name, submitted(), progress=trained(), name=name),
+            created=ago,
+            updated=ago % 7,
+        )
+    over = write_run(tmp_path / "over", submitted(), ev.RunEnded(time.time(), "failed", "lost"), name="over")
+    publish_at(over, created=50.0, updated=0.0)
+    browser = Browser(tmp_path)
+    assert [one["name"] for one in browser.get("/api/runs").json()["runs"]] == [
+        "new",
+        "middle",
+        "old",
+        "over",
+    ]
+    ascending = browser.get("/api/runs", params={"sort": "updated"}).json()["runs"]
+    assert [one["name"] for one in ascending] == ["over", "old", "middle", "new"]
+
+
+def publish_at(store: Store, *, created: float, updated: float) -> None:
+    """The status document of a run that began and was heard of so many seconds ago."""
+    document, now = Run(store).status(), time.time()
+    write_status(store, {**document, "created_at": now - created, "at": now - updated})
+
+
+def test_the_overview_says_what_a_slow_rank_costs(tmp_path: Path) -> None:
+    ranks = tuple(
+        RankReport(number, f"node-{number}", 40, time.time(), 0.1, forward_seconds=0.09 if number else 0.01)
+        for number in range(2)
+    )
+    store = write_run(tmp_path / "one", submitted(), progress=trained(ranks=ranks))
+    write_status(store, {**Run(store).status(), "stragglers": [1]})
+    slow = Browser(tmp_path).of("one").json()["slow"]
+    assert slow["ranks"] == [{"rank": 1, "worker": "node-1"}]
+    assert slow["lost_seconds"] == pytest.approx(0.08)
+    assert (slow["others_seconds"], slow["step_seconds"]) == (0.01, 0.1)

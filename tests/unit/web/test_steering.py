@@ -121,6 +121,13 @@ def test_what_an_action_costs_is_said_before(store: Store, tmp_path: Path) -> No
     }
 
 
+def test_to_resume_an_ended_run_takes_a_command(tmp_path: Path) -> None:
+    """It has no attempt that could end, and no controller that reads the request."""
+    store = write_run(tmp_path / "a run", submitted(), ev.RunEnded(time.time(), "failed", "lost"))
+    offered = {one["name"]: one for one in Browser(tmp_path).of("a run").json()["actions"]}
+    assert f"`airflow-elastic run --uri '{store.uri}'`" in offered["resume"]["cost"]
+
+
 # -- requests of other sites ---------------------------------------------------------------------------------------
 
 

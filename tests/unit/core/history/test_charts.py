@@ -66,7 +66,7 @@ def test_numbers_that_json_does_not_have_are_words() -> None:
 def test_an_empty_history_has_no_series(tmp_path: Path) -> None:
     history = read_history(open_store(str(tmp_path)), NOW)
     assert select(history) == {"at": NOW, "from": NOW, "until": NOW, "names": [], "series": {}}
-    assert heatmap(history) == {"t": [], "ranks": [], "rows": [], "p50": None, "p99": None}
+    assert heatmap(history) == {"of": "step", "t": [], "ranks": [], "rows": [], "p50": None, "p99": None}
     assert conditions(history) == []
     assert newest(history) == {}
 

@@ -37,6 +37,14 @@ def test_the_slowest_rank_has_a_name() -> None:
     assert training_rows(at_step(5, ranks=ranks(0.1, 0.0))) == {"step_seconds": {"0": 0.1}}
 
 
+def test_of_ranks_in_lockstep_the_forward_pass_is_kept() -> None:
+    """Their step times are the same, whoever is slow."""
+    timed = [replace(rank, forward_seconds=0.01 * (rank.rank + 1)) for rank in ranks(0.1, 0.11)]
+    assert training_rows(at_step(5, ranks=tuple(timed))) == {"forward_seconds": {"0": 0.01, "1": 0.02}}
+    apart = tuple(replace(rank, step_seconds=0.1 * (rank.rank + 1)) for rank in timed)
+    assert set(training_rows(at_step(5, ranks=apart))) == {"forward_seconds", "step_seconds"}
+
+
 def test_before_the_first_step_there_is_no_step() -> None:
     """Ranks that go on from step 500 report step 0 until they have read their checkpoint."""
     told = at_step(0, attached=True)
