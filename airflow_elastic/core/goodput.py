@@ -44,7 +44,10 @@ def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str,
         for name, value in _edges(attempt, mine, end).items():
             seconds[name] += value
     wall = max(0.0, end - state.created_at - state.rested_seconds)
-    seconds["other"] = max(0.0, wall - sum(seconds.values()))
+    known = sum(seconds.values())
+    if known > wall:  # clocks that differ: the parts are kept in proportion
+        seconds = {row: value * wall / known for row, value in seconds.items()}
+    seconds["other"] = max(0.0, wall - known)
     return {"wall": wall, **seconds}
 
 
@@ -82,8 +85,10 @@ def _edges(attempt: Attempt, stretches: list[Stretch], end: float) -> dict[str, 
     for stretch in stretches:
         if stretch.first_step_at is None:
             break
-        starting += max(0.0, stretch.first_step_at - moment - stretch.restoring_seconds)
-        moment = stretch.last_step_at or stretch.first_step_at
+        # The clock of a rank's machine may be wrong: no step was made before the attempt began, or after it was gone.
+        first = min(max(stretch.first_step_at, moment), gone)
+        starting += max(0.0, first - moment - stretch.restoring_seconds)
+        moment = min(max(stretch.last_step_at or first, first), gone)
     if not stretches and attempt.cause not in (None, Cause.FAILURE):
         # it succeeded without reporting a step: the script worked, but only it knows on what
         return {"pausing": pausing, "untold": max(0.0, gone - begun)}

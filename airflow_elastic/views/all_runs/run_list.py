@@ -47,7 +47,7 @@ def row(path: str, uri: str, document: Mapping[str, Any], now: float, **more: An
         "world_size": document.get("world_size"),
         "workers": document.get("workers"),
         "target_workers": document.get("target_workers"),
-        "goodput": document.get("goodput"),
+        "goodput": _share(document.get("goodput")),
         "restarts": {"used": restarts.get("used", 0), "limit": restarts.get("limit")},
         "created_at": document.get("created_at"),
         "ended_at": document.get("ended_at"),
@@ -57,6 +57,11 @@ def row(path: str, uri: str, document: Mapping[str, Any], now: float, **more: An
         "checkpoint_at": ((document.get("checkpoints") or {}).get("newest") or {}).get("at"),
         "sparkline": [],
     }
+
+
+def _share(goodput: Any) -> Any:
+    """Earlier releases have written more than 1 where clocks of machines differ."""
+    return min(goodput, 1.0) if isinstance(goodput, int | float) else None
 
 
 def unreadable(path: str, uri: str, why: str, **more: Any) -> dict[str, Any]:

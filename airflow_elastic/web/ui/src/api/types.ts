@@ -84,6 +84,8 @@ export interface Status {
   };
   attempts: { number: number; failure?: Failure | null; last_step?: number }[];
   phases?: PhaseRow[];
+  /** While started ranks have made no step. */
+  starting?: { since: number } | null;
   excluded_machines?: string[];
   goodput: number;
 }
@@ -127,7 +129,18 @@ export interface AttemptSpan {
   cause: string | null;
   workers: number;
   headline: string;
+  from_step?: number | null;
+  last_step?: number | null;
   generations: { from: number; workers: number; world_size: number }[];
+}
+
+/** Ranks that hold the others up, and what that costs; numbers that are not known are null. */
+export interface SlowRanks {
+  ranks: { rank: number; worker: string | null }[];
+  forward_seconds: number | null;
+  others_seconds: number | null;
+  step_seconds: number | null;
+  lost_seconds: number | null;
 }
 
 export type MarkKind =
@@ -181,6 +194,7 @@ export interface Overview {
     newest: { step: number; at: number; age_seconds: number } | null;
     at_risk: { steps: number; seconds: number } | null;
   };
+  slow?: SlowRanks | null;
   attempts: AttemptSpan[];
   marks: Mark[];
   conditions: Condition[];
@@ -234,6 +248,8 @@ export interface WorkersDocument {
 }
 
 export interface HeatMap {
+  /** What was measured: whole steps, or forward passes, in which no rank waits for another. */
+  of?: "step" | "forward";
   t: number[];
   ranks: number[];
   rows: (number | null)[][];

@@ -40,7 +40,8 @@ const known: ChartKind[] = [
   { id: "goodput", title: "Goodput", names: ["goodput"], colours: ["teal"], format: percent, fromZero: true, top: 1, height: 88 },
 ];
 
-const METRIC = "metrics.";
+/** What the names of the script's own series begin with. */
+export const METRIC = "metrics.";
 const METRIC_COLOURS = ["violet", "amber", "teal", "blue", "green"];
 const METRICS_AT_FIRST = 2;
 

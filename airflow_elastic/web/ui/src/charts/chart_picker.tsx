@@ -27,7 +27,7 @@ export function ChartPicker({ charts, shown, onChange }: Props) {
           </label>
         ))}
         <button type="button" className="el-link" onClick={() => onChange(null)}>
-          As at first
+          Reset
         </button>
       </div>
     </details>

@@ -32,7 +32,7 @@ export function ChartStack({ path, overview }: { path: string; overview: Overvie
   const charts = useMemo(() => chartsOf(known ? known.split("\n") : []), [known]);
   const shown = words.get("charts")?.split(",") ?? chosenAtFirst(charts);
   const wanted = charts.filter(({ id }) => shown.includes(id)).flatMap((chart) => chart.names);
-  const names = (known ? wanted : ASKED_FIRST).join(",");
+  const names = [...(known ? wanted : ASKED_FIRST), "step"].join(",");
   const url = address(`/${path}/history`, { names, since: ask.since, until: ask.until, points: POINTS });
   const polled = usePolled<HistoryDocument>(url, interval, path);
   const history = polled.document;
@@ -80,7 +80,7 @@ export function ChartStack({ path, overview }: { path: string; overview: Overvie
     <Panel title="How it got here" aside={tools}>
       <div ref={home} className="el-stack">
         <div className="el-lane-home" style={{ paddingLeft: LEFT, paddingRight: RIGHT }}>
-          <Lane range={range} ticks={ticks} attempts={attempts} marks={marks} width={inner} />
+          <Lane range={range} ticks={ticks} attempts={attempts} marks={marks} width={inner} steps={history?.series.step} />
         </div>
         {!history && <Pending trouble={polled.trouble} lines={6} />}
         {history && charts.length === 0 && (

@@ -1,10 +1,13 @@
 // Above the charts: the time axis, the attempts, and the events as marks that say what they were.
 import { useRef, useState } from "react";
-import type { AttemptSpan, Mark } from "../api/types.ts";
+import { number } from "../api/numbers.ts";
+import type { AttemptSpan, Mark, Series } from "../api/types.ts";
+import { grouped } from "../format/numbers.ts";
 import { axisLabel, moment } from "../format/times.ts";
 import { useZone } from "../format/zone.ts";
 import { causeClass } from "../overview/attempts.tsx";
 import { usePointed } from "./cursor.ts";
+import { indexAt } from "./plot_data.ts";
 import { groupMarks, leader, type MarkGroup, SIGNS } from "./marks.ts";
 import type { TimeRange } from "./time_range.ts";
 
@@ -14,12 +17,14 @@ interface Props {
   attempts: readonly AttemptSpan[];
   marks: readonly Mark[];
   width: number;
+  /** The newest step at each time. */
+  steps: Series | undefined;
 }
 
 const MARK_PIXELS = 15;
 const MOST_IN_TIP = 6;
 
-export function Lane({ range, ticks, attempts, marks, width }: Props) {
+export function Lane({ range, ticks, attempts, marks, width, steps }: Props) {
   const zone = useZone();
   const cursor = usePointed();
   const [shown, setShown] = useState<number | null>(null);
@@ -95,11 +100,17 @@ export function Lane({ range, ticks, attempts, marks, width }: Props) {
         {cursor !== null && (
           <span className="el-lane-cursor" style={{ left: place(cursor) }}>
             {moment(cursor, zone).slice(5)}
+            {stepWords(steps, cursor)}
           </span>
         )}
       </div>
     </div>
   );
+}
+
+function stepWords(steps: Series | undefined, at: number): string {
+  const step = steps ? number(steps.max[indexAt(steps.t, at)]) : null;
+  return step === null ? "" : ` · step ${grouped(step)}`;
 }
 
 function Tip({ group, zone }: { group: MarkGroup; zone: string }) {

@@ -4,9 +4,9 @@ import uPlot from "uplot";
 import type { Series } from "../api/types.ts";
 import { count } from "../format/numbers.ts";
 import { useDark } from "../parts/settings.ts";
-import type { ChartKind } from "./catalogue.ts";
+import { type ChartKind, METRIC } from "./catalogue.ts";
 import { onPoint, pointAt, pointed } from "./cursor.ts";
-import { holding, indexAt, newest, plotData, type PlotData, type Value } from "./plot_data.ts";
+import { holding, indexAt, newest, onlyValue, plotData, type PlotData, smoothed, type Value } from "./plot_data.ts";
 import { type Backdrop, plotOptions } from "./plot_options.ts";
 import type { TimeRange } from "./time_range.ts";
 
@@ -25,12 +25,15 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
   const plot = useRef<uPlot>(null);
   const readout = useRef<HTMLSpanElement>(null);
   const [log, setLog] = useState(false);
+  const [smooth, setSmooth] = useState(false);
   const dark = useDark();
   const lists = series.flatMap((one) => (one ? [one.t, one.mean, one.min, one.max] : [null]));
   const data = useMemo(() => plotData(series), lists);
   const now = useRef({ data, backdrop: { ...backdrop, strange: data.strange, log }, onRange });
   now.current = { data, backdrop: { ...backdrop, strange: data.strange, log }, onRange };
   const ids = kind.names.join();
+  const single = onlyValue(data);
+  const curved = kind.id === "loss" || kind.id.startsWith(METRIC);
 
   // Made anew where what it is drawn with changes; else only its data change.
   useLayoutEffect(() => {
@@ -38,7 +41,7 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
     if (!home) return;
     const style = getComputedStyle(home);
     const colour = (name: string) => style.getPropertyValue(`--el-${name}`).trim() || "#888888";
-    const options = plotOptions(kind, home.clientWidth, colour, () => now.current.backdrop, {
+    const options = plotOptions(kind, smooth, home.clientWidth, colour, () => now.current.backdrop, {
       setCursor: [(u) => pointAt(u.cursor.left == null || u.cursor.left < 0 ? null : u.posToVal(u.cursor.left, "x"))],
       setSelect: [
         (u) => {
@@ -49,7 +52,7 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
         },
       ],
     });
-    const made = new uPlot(options, aligned(now.current.data, kind), home);
+    const made = new uPlot(options, aligned(now.current.data, kind, smooth), home);
     plot.current = made;
     const observer = new ResizeObserver(() => {
       if (home.clientWidth !== made.width) made.setSize({ width: home.clientWidth, height: kind.height });
@@ -60,10 +63,10 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
       made.destroy();
       plot.current = null;
     };
-  }, [ids, dark, log]);
+  }, [ids, dark, log, smooth, single]);
 
   useEffect(() => {
-    plot.current?.setData(aligned(data, kind));
+    plot.current?.setData(aligned(data, kind, smooth));
   }, [data, backdrop]);
 
   useEffect(() => {
@@ -83,14 +86,20 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
         {data.strange.length > 0 && (
           <span className="el-chart-strange">{count(data.strange.length, "point")} not a number</span>
         )}
-        {kind.id === "loss" && positive && (
+        {curved && !single && positive && (
           <button type="button" className="el-mini" aria-pressed={log} onClick={() => setLog(!log)}>
             log
           </button>
         )}
+        {curved && !single && (
+          <button type="button" className="el-mini" aria-pressed={smooth} title="A moving mean; the values stay, fainter" onClick={() => setSmooth(!smooth)}>
+            smooth
+          </button>
+        )}
+        {single && <span className="el-muted">one value so far</span>}
         <span className="el-chart-value" ref={readout} />
       </figcaption>
-      <div
+      {!single && <div
         className="el-plot"
         ref={place}
         tabIndex={0}
@@ -101,17 +110,18 @@ export function Plot({ kind, series, backdrop, onRange }: Props) {
           if (plot.current && moveCursor(plot.current, event.key)) event.preventDefault();
         }}
         onBlur={() => plot.current?.setCursor({ left: -10, top: -10 })}
-      />
+      />}
     </figure>
   );
 }
 
-function aligned({ times, columns }: PlotData, kind: ChartKind): uPlot.AlignedData {
+function aligned({ times, columns }: PlotData, kind: ChartKind, smooth: boolean): uPlot.AlignedData {
   const lists: Value[][] = [];
   columns.forEach(({ mean, min, max }, index) => {
-    lists.push(mean);
+    lists.push(smooth ? smoothed(mean) : mean);
     if (index === 0 && !kind.stepped) lists.push(min, max);
   });
+  if (smooth) lists.push(columns[0]?.mean ?? []);
   return [times, ...lists] as uPlot.AlignedData;
 }
 

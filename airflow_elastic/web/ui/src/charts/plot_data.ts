@@ -99,3 +99,23 @@ export function newest(values: readonly Value[]): number | null {
   }
   return null;
 }
+
+/** Whether there is one value alone, such as a result that is known at the end: that is no curve. */
+export function onlyValue({ columns, strange }: PlotData): boolean {
+  const first = columns[0]?.mean.filter((value) => value != null) ?? [];
+  return first.length === 1 && strange.length === 0;
+}
+
+const SMOOTHING = 0.9;
+
+/** A moving mean, in which each value weighs a tenth. The first values count in full, so that it begins without a bend. */
+export function smoothed(values: readonly Value[]): Value[] {
+  let mean = 0;
+  let weight = 0;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    mean = SMOOTHING * mean + (1 - SMOOTHING) * value;
+    weight = SMOOTHING * weight + (1 - SMOOTHING);
+    return mean / weight;
+  });
+}

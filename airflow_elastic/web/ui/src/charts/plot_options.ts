@@ -25,6 +25,7 @@ const stepped = uPlot.paths.stepped?.({ align: 1 });
 
 export function plotOptions(
   kind: ChartKind,
+  smooth: boolean,
   width: number,
   colour: Colours,
   backdrop: () => Backdrop,
@@ -42,6 +43,7 @@ export function plotOptions(
     lines.push({ ...edge }, { ...edge });
     bands.push({ series: [3, 2], fill: faded(stroke, 0.16) });
   });
+  if (smooth) lines.push({ stroke: faded(colour(kind.colours[0] ?? "slate"), 0.35), width: 1, points: { show: false } });
   return {
     width,
     height: kind.height,

@@ -1,16 +1,16 @@
 // One checkpoint.
 import { number, numberMap } from "../api/numbers.ts";
 import type { Action, ActionName, Checkpoint } from "../api/types.ts";
-import { bytes, grouped, measure } from "../format/numbers.ts";
+import { bytes, grouped, measure, NOTHING } from "../format/numbers.ts";
 import { ago } from "../format/times.ts";
 import { useServerNow } from "../parts/now.ts";
 import { Moment } from "../parts/moment.tsx";
 
-const TIERS = [
-  { name: "storage", word: "storage", meaning: "In the storage of the run: it survives the loss of every machine" },
-  { name: "memory", word: "memory", meaning: "In the workers' memory, as they last said: ranks that die there go on from it" },
-  { name: "disk", word: "disk", meaning: "On the workers' own disks, as they last said: it survives a restart of the machines" },
-];
+const TIERS: Record<string, string> = {
+  storage: "In the storage of the run: it survives the loss of every machine",
+  memory: "In the workers' memory, as they last said: ranks that die there go on from it",
+  disk: "On the workers' own disks, as they last said: it survives a restart of the machines",
+};
 
 interface Props {
   checkpoint: Checkpoint;
@@ -22,23 +22,24 @@ interface Props {
 export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
   const { step, at, tiers, damaged, pinned } = checkpoint;
   const now = useServerNow();
-  const wanted: ActionName[] = [pinned ? "unpin" : "pin", ...(damaged ? [] : (["resume"] as const))];
+  const stored = !damaged && tiers.includes("storage");
+  const wanted: ActionName[] = [...(pinned ? (["unpin"] as const) : stored ? (["pin"] as const) : []), ...(stored ? (["resume"] as const) : [])];
   const metrics = Object.entries(numberMap(checkpoint.metrics));
   return (
     <tr className={damaged ? "el-row-error" : ""}>
       <th scope="row" className="el-num">{grouped(step)}</th>
-      <td data-name="Committed" className="el-when">
-        {at === null ? <span className="el-muted">not yet</span> : <>{ago(now - at)} <span className="el-sub"><Moment at={at} /></span></>}
+      <td data-name="Saved" className="el-when">
+        {at === null ? <span className="el-muted">{damaged ? NOTHING : "not yet"}</span> : <>{ago(now - at)} <span className="el-sub"><Moment at={at} /></span></>}
       </td>
       <td data-name="Size" className="el-num">{bytes(checkpoint.bytes)}</td>
       <td data-name="Kept in" className="el-tiers">
-        {TIERS.map(({ name, word, meaning }) => (
-          <span key={name} className={tiers.includes(name) ? "el-tier" : "el-tier el-tier-off"} title={meaning}>
-            {tiers.includes(name) ? word : <s>{word}</s>}
+        {tiers.map((name) => (
+          <span key={name} className="el-tier" title={TIERS[name]}>
+            {name}
           </span>
         ))}
       </td>
-      <td data-name="Attempt" className="el-num">{checkpoint.attempt ?? "–"}</td>
+      <td data-name="Attempt" className="el-num">{checkpoint.attempt ?? NOTHING}</td>
       <td data-name="Why it was saved">{checkpoint.reason ?? "–"}</td>
       {metric && (
         <td

@@ -46,7 +46,7 @@ export function CheckpointsView({ path, overview, onDone }: Props) {
             <thead>
               <tr>
                 <th scope="col" className="el-num">Step</th>
-                <th scope="col">Committed</th>
+                <th scope="col">Saved</th>
                 <th scope="col" className="el-num">Size</th>
                 <th scope="col">Kept in</th>
                 <th scope="col" className="el-num">Attempt</th>

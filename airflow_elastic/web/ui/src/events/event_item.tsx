@@ -3,6 +3,7 @@ import { memo } from "react";
 import { Link, useSearchParams } from "react-router-dom";
 import type { EventRow, Evidence, LogPlace } from "../api/types.ts";
 import { stripped } from "../format/ansi.ts";
+import { lastLine } from "../logs/choose.ts";
 import { Moment } from "../parts/moment.tsx";
 import { viewLink } from "../run/where.ts";
 
@@ -43,16 +44,14 @@ export const EventItem = memo(function EventItem({ event }: { event: EventRow })
   );
 });
 
-const SEARCHED = 120;
-
 /** Where the log is, and a search for its line: the last of a traceback names the error. */
 function place(log: LogPlace, evidence: Evidence | null): Record<string, string | number> {
-  const line = stripped(evidence?.traceback ?? evidence?.error ?? "").trim().split("\n").at(-1)?.trim() ?? "";
+  const line = lastLine(evidence?.traceback ?? evidence?.error);
   return {
     attempt: log.attempt,
     rank: log.rank,
     ...(log.generation != null ? { generation: log.generation } : {}),
-    ...(line ? { q: line.slice(0, SEARCHED) } : {}),
+    ...(line ? { q: line } : {}),
   };
 }
 

@@ -9,12 +9,20 @@ export function timeZone(): string {
     const kept = localStorage.getItem(KEY);
     if (kept) {
       const zone: unknown = kept.startsWith('"') ? JSON.parse(kept) : kept;
-      if (typeof zone === "string" && zone) return zone;
+      if (typeof zone === "string" && known(zone)) return zone;
     }
   } catch {
     // Storage may be closed to us; then the browser's own zone holds.
   }
   return Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+}
+
+function known(zone: string): boolean {
+  try {
+    return zone !== "" && Boolean(new Intl.DateTimeFormat("en", { timeZone: zone }));
+  } catch {
+    return false; // another program on this host may keep something else there
+  }
 }
 
 /** Chooses a zone, as Airflow's own menu does. */

@@ -1,5 +1,6 @@
 // Which log to show.
 import type { LogIndex } from "../api/types.ts";
+import { stripped } from "../format/ansi.ts";
 
 export interface Place {
   attempt: number;
@@ -30,4 +31,12 @@ export function rankOptions(ranks: Ranks): { value: string; word: string }[] {
   return [...seen]
     .sort(([a, bad], [b, worse]) => Number(worse) - Number(bad) || a - b)
     .map(([rank, failed]) => ({ value: String(rank), word: failed ? `Rank ${rank}, failed` : `Rank ${rank}` }));
+}
+
+const SEARCHED = 120;
+
+/** What to search for to find an error in a log: the last line of its traceback names it. */
+export function lastLine(traceback: string | null | undefined): string {
+  const line = stripped(traceback ?? "").trim().split("\n").at(-1)?.trim() ?? "";
+  return line.slice(0, SEARCHED);
 }

@@ -1,6 +1,6 @@
 // Every attempt: how long, with how many workers, and why it ended.
 import type { AttemptSpan, Overview } from "../api/types.ts";
-import { count } from "../format/numbers.ts";
+import { count, grouped } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { Moment } from "../parts/moment.tsx";
 import { useServerNow } from "../parts/now.ts";
@@ -21,6 +21,7 @@ export function Attempts({ overview }: { overview: Overview }) {
               <span className="el-muted">
                 <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.ended_at ?? now) - attempt.from)},{" "}
                 {sizes(attempt)}
+                {stepsOf(attempt)}
               </span>
             </span>
           </li>
@@ -28,6 +29,12 @@ export function Attempts({ overview }: { overview: Overview }) {
       </ol>
     </Panel>
   );
+}
+
+function stepsOf({ from_step: from, last_step: last }: AttemptSpan): string {
+  if (last == null) return "";
+  if (!last) return ", no step";
+  return from ? `, steps ${grouped(from)} to ${grouped(last)}` : `, to step ${grouped(last)}`;
 }
 
 /** 8 workers, or 8 → 6 → 8 workers once scaled. */

@@ -1,20 +1,28 @@
 // What is out of order now and is not the headline: conditions that last, and troubles with checkpoints.
+import { Link, useSearchParams } from "react-router-dom";
 import type { Level, Overview } from "../api/types.ts";
 import { grouped } from "../format/numbers.ts";
 import { duration } from "../format/times.ts";
 import { useServerNow } from "../parts/now.ts";
 import { Notice } from "../parts/panel.tsx";
+import { slowWords } from "./slow_words.ts";
+import { type View, viewLink } from "../run/where.ts";
 
 interface Remark {
   level: Level;
   text: string;
+  /** Where there is more about it. */
+  view?: View;
 }
 
-export function remarks({ status, conditions, headline }: Overview, now: number): Remark[] {
+export function remarks({ status, conditions, headline, slow, progress }: Overview, now: number): Remark[] {
+  const left = progress.eta?.seconds ?? null;
   const found: Remark[] = [];
   if (status.ended_at === null) {
+    const lasting = conditions.findLast(({ kind, until }) => kind === "straggler" && until === null);
+    if (slow) found.push({ level: "warning", text: slowWords(slow, lasting ? now - lasting.since : null, left), view: "workers" });
     for (const { kind, since, until, text } of conditions) {
-      if (until !== null || headline.includes(text)) continue;
+      if (until !== null || headline.includes(text) || (kind === "straggler" && slow)) continue;
       const level = kind === "trouble" ? "error" : "warning";
       found.push({ level, text: `${sentence(text)} For ${duration(now - since)} now.` });
     }
@@ -39,9 +47,10 @@ function sentence(text: string): string {
 }
 
 export function Notices({ overview }: { overview: Overview }) {
-  return remarks(overview, useServerNow()).map(({ level, text }) => (
-    <Notice key={text.replace(/For .* now\.$/, "")} level={level}>
-      {text}
+  const [words] = useSearchParams();
+  return remarks(overview, useServerNow()).map(({ level, text, view }) => (
+    <Notice key={view ?? text.replace(/For .* now\.$/, "")} level={level}>
+      {text} {view && <Link to={viewLink(words, view)}>Show the {view}</Link>}
     </Notice>
   ));
 }

@@ -4,6 +4,7 @@ import { ChartStack } from "../charts/chart_stack.tsx";
 import { Attempts } from "./attempts.tsx";
 import { FailurePanel } from "./failure_panel.tsx";
 import { Goodput } from "./goodput.tsx";
+import { LastOutput } from "./last_output.tsx";
 import { Notices } from "./notices.tsx";
 import { Phases } from "./phases.tsx";
 import { Tiles } from "./tiles.tsx";
@@ -13,6 +14,7 @@ export function OverviewView({ path, overview }: { path: string; overview: Overv
     <>
       <Notices overview={overview} />
       <FailurePanel overview={overview} />
+      <LastOutput path={path} overview={overview} />
       <Tiles overview={overview} />
       <Goodput overview={overview} />
       <ChartStack path={path} overview={overview} />

@@ -14,6 +14,7 @@ export function Tiles({ overview }: { overview: Overview }) {
   const risk = checkpoint.at_risk;
   const wall = (status.ended_at ?? now) - status.created_at;
   const short = status.workers < status.target_workers && !ended;
+  const idle = ["pausing", "submitting"].includes(status.state);
   return (
     <dl className="el-tiles">
       <Tile
@@ -25,13 +26,13 @@ export function Tiles({ overview }: { overview: Overview }) {
       <Tile
         name="Samples per second"
         value={rate(status.samples.per_second)}
-        more={`${grouped(status.samples.seen)} seen`}
+        more={`${ended || idle ? "at the end; " : ""}${grouped(status.samples.seen)} seen`}
       />
       <Tile
         name="Workers"
         value={grouped(status.workers)}
         alarm={short}
-        more={short ? `of ${grouped(status.target_workers)} wanted` : count(status.world_size, "rank")}
+        more={idle ? "none at work now" : short ? `of ${grouped(status.target_workers)} wanted` : count(status.world_size, "rank")}
       />
       <Tile name="Goodput" value={percent(goodput.share)} more={`of ${duration(wall)}`} />
       <Tile

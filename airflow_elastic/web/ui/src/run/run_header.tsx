@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import { Link } from "react-router-dom";
 import type { Overview } from "../api/types.ts";
 import { StateBadge } from "../parts/badge.tsx";
+import { Copy } from "../parts/copy.tsx";
 import { ActionBar } from "./action_bar.tsx";
 import { ProgressBar } from "./progress_bar.tsx";
 
@@ -24,6 +25,7 @@ export function RunHeader({ path, overview, named, onDone, children }: Props) {
           <span aria-hidden="true">/</span>
           <h1>{status.run.name}</h1>
           <code title="Where everything about the run is kept">{status.run.uri}</code>
+          <Copy text={status.run.uri} label="Copy the address of the run" />
         </div>
       )}
       <div className="el-header-row">

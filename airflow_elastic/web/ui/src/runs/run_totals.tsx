@@ -16,7 +16,7 @@ const CHOICES = [
   { key: "training", word: "Training", state: "running" },
   { key: "waiting", word: "Waiting", state: WAITING },
   { key: "failed", word: "Failed", state: "failed" },
-  { key: "succeeded", word: "Success", state: "succeeded" },
+  { key: "succeeded", word: "Succeeded", state: "succeeded" },
 ] as const;
 
 export function RunTotals({ totals, state, onState }: Props) {

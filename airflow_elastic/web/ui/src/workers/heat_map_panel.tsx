@@ -20,7 +20,7 @@ export function HeatMapPanel({ path, ranks }: { path: string; ranks: number }) {
   const polled = usePolled<HeatMap>(url, usePollInterval() * SLOWER, path);
   const map = polled.document;
   return (
-    <Panel title="Step time of each rank" aside={map && map.t.length > 0 ? <Scale map={map} /> : null}>
+    <Panel title={map?.of === "forward" ? "Forward pass of each rank" : "Step time of each rank"} aside={map && map.t.length > 0 ? <Scale map={map} /> : null}>
       {!map && <Pending trouble={polled.trouble} lines={4} />}
       {map && map.t.length === 0 && <Empty>No step times yet.</Empty>}
       {map && map.t.length > 0 && <Map map={map} />}
@@ -62,14 +62,16 @@ function Map({ map }: { map: HeatMap }) {
   const said = cell && words(map, cell, zone);
   const summary = slow
     ? `Over this time rank ${map.ranks[slow.row]} was the slowest, ${slow.relative.toFixed(2)} times the median.`
-    : `All ${rows} ranks keep the same pace.`;
+    : map.of === "forward"
+      ? `The forward passes of all ${rows} ranks take equally long.`
+      : `The steps of all ${rows} ranks take equally long. Where ranks wait for each other in each step, that is so whoever is slow.`;
   return (
     <div className="el-heat" ref={home}>
       <div
         className="el-heat-map"
         tabIndex={0}
         role="group"
-        aria-label={`Map of step times, ${rows} ranks. ${summary} Arrow keys read single values.`}
+        aria-label={`Map of ${map.of === "forward" ? "forward passes" : "step times"}, ${rows} ranks. ${summary} Arrow keys read single values.`}
         style={{ height }}
         onKeyDown={(event) => move(event.key) && event.preventDefault()}
         onMouseMove={(event) => {
@@ -94,7 +96,7 @@ function Map({ map }: { map: HeatMap }) {
         )}
       </div>
       <div className="el-lane-axis" aria-hidden="true">
-        {ticks.at.map((at) => (
+        {ticks.at.filter((at) => inside((at - first) / Math.max(last - first, 1), width)).map((at) => (
           <span key={at} style={{ left: `${(100 * (at - first)) / Math.max(last - first, 1)}%` }}>
             {axisLabel(at, ticks.distance, zone)}
           </span>
@@ -110,6 +112,14 @@ function words(map: HeatMap, { row, column }: Cell, zone: string): string {
   const against = seconds !== null && map.p50 ? `, ${(seconds / map.p50).toFixed(2)}× the median` : "";
   const value = seconds === null ? "nothing reported" : `${duration(seconds)}${against}`;
   return `Rank ${map.ranks[row]} at ${moment(map.t[column], zone)}: ${value}`;
+}
+
+/** Half of a label. */
+const LABEL_PIXELS = 26;
+
+/** Whether there is room for a label at a place, 0 to 1. */
+function inside(place: number, width: number): boolean {
+  return place * width >= LABEL_PIXELS && (1 - place) * width >= LABEL_PIXELS;
 }
 
 function clamp(value: number, size: number): number {

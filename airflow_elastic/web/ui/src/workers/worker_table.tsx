@@ -36,18 +36,19 @@ export function WorkerTable({ units, grouped: headed, path, overview }: Props) {
               <th scope="col" className="el-num">Ranks</th>
               <th scope="col" className="el-num">Step</th>
               <th scope="col" className="el-num">Step time</th>
-              <th scope="col" title="Time of the forward pass, in medians of all ranks">Against the median</th>
-              <th scope="col" className="el-num" title="Processor cores in use">CPU</th>
+              <th scope="col" className="el-num" title="No rank waits for another in it, so it shows who is slow">Forward pass</th>
+              <th scope="col" title="The forward pass, or the step where that is not known, in medians of all ranks">Against the median</th>
+              <th scope="col" className="el-num" >CPU cores</th>
               <th scope="col" className="el-num">Memory</th>
               {gpus && <th scope="col" className="el-num">GPU</th>}
-              <th scope="col" className="el-num">Last word</th>
+              <th scope="col" className="el-num">Last heard</th>
             </tr>
           </thead>
           {units.map(({ unit, workers }) => (
             <tbody key={unit}>
               {headed && (
                 <tr className="el-group">
-                  <th scope="rowgroup" colSpan={gpus ? 11 : 10}>
+                  <th scope="rowgroup" colSpan={gpus ? 12 : 11}>
                     Unit {unit} <span className="el-muted">{count(workers.length, "worker")}</span>
                   </th>
                 </tr>
@@ -119,8 +120,9 @@ const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowPr
       <td data-name="Ranks" className="el-num">{ranges(worker.ranks)}</td>
       <td data-name="Step" className="el-num">{grouped(worker.step)}</td>
       <td data-name="Step time" className="el-num">{duration(worker.step_seconds)}</td>
+      <td data-name="Forward pass" className="el-num">{duration(worker.forward_seconds)}</td>
       <td data-name="Against the median">{relative === null ? NOTHING : <Deviation relative={relative} />}</td>
-      <td data-name="CPU" className="el-num">{worker.cpu === null ? NOTHING : worker.cpu.toFixed(1)}</td>
+      <td data-name="CPU cores" className="el-num">{worker.cpu === null ? NOTHING : worker.cpu.toFixed(worker.cpu < 0.95 ? 2 : 1)}</td>
       <td data-name="Memory" className="el-num">{bytes(worker.memory_bytes)}</td>
       {gpus && (
         <td data-name="GPU" className="el-num">
@@ -128,7 +130,7 @@ const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowPr
           {worker.gpu_memory_bytes !== null && <span className="el-muted"> {bytes(worker.gpu_memory_bytes)}</span>}
         </td>
       )}
-      <td data-name="Last word" className={late ? "el-num el-text-warning" : "el-num"}>
+      <td data-name="Last heard" className={late ? "el-num el-text-warning" : "el-num"}>
         {quiet === null ? NOTHING : quiet === 0 ? "now" : roughly(quiet)}
       </td>
     </tr>

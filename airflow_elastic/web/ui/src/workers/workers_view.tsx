@@ -31,7 +31,7 @@ export function WorkersView({ path, overview }: { path: string; overview: Overvi
         value={only}
         options={[
           { value: "", word: "All", count: all.length },
-          { value: "unwell", word: "Out of line", count: many.unwell },
+          { value: "unwell", word: "Slow or failed", count: many.unwell },
           { value: "waiting", word: "Waiting", count: many.waiting },
         ]}
         onChange={(value) => change({ only: value })}

@@ -76,10 +76,10 @@ test("a stretch of time is chosen by a drag, is kept in the address, and can be 
 
 test("workers are grouped by unit, the straggler stands out, and a thousand ranks are one map", async () => {
   const page = await see("?run=run/slow&view=workers", "Unit 0", "Unit 1", "straggler", /rank 26 takes 1\.88 times/, /left out the machine gpu-a100-11/);
-  await page.getByRole("button", { name: /Out of line/ }).click();
+  await page.getByRole("button", { name: /Slow or failed/ }).click();
   await page.getByRole("rowheader", { name: "node-0" }).waitFor({ state: "detached" });
   const large = await see("?run=run/large&view=workers", "256 workers");
-  const map = large.getByRole("group", { name: /Map of step times, 1024 ranks/ });
+  const map = large.getByRole("group", { name: /Map of forward passes, 1024 ranks/ });
   await map.focus();
   await large.keyboard.press("ArrowDown");
   await large.getByText(/^Rank 1 at 2026-/).waitFor();
@@ -107,6 +107,34 @@ test("logs begin at the end with the rank that failed, are searched, and grow at
   await page.getByText(/12 lines found/).waitFor();
   await page.getByRole("region", { name: "Lines that were found" }).getByRole("button").last().click();
   await page.waitForURL(/at=\d+/);
+});
+
+test("a failure names its line, leads to it in the log, and says how to go on", async () => {
+  const page = await see("?run=run/failed", "Why it failed", /after 3 restarts/, /airflow-elastic run --uri s3:\/\/runs\/team-a\/failed/);
+  await page.getByRole("button", { name: "Copy the command" }).waitFor();
+  await page.getByRole("link", { name: "Open the log" }).click();
+  await page.waitForURL(/view=logs&attempt=4&rank=5&q=torch/);
+});
+
+test("who holds the others up has its costs", async () => {
+  const page = await see("?run=run/slow", /Rank 26 \(node-3\) has held all others up for .* That costs at least .* of each .* step/);
+  await page.getByRole("link", { name: "Show the workers" }).click();
+  await page.waitForURL(/view=workers/);
+});
+
+test("while no step is made, the page shows what a rank printed last", async () => {
+  const page = await see("?run=run/stuck", /No step yet: what rank 0 printed last/, /wait for \/mnt\/features\/_SUCCESS/);
+  await page.getByRole("link", { name: "Open the log" }).click();
+  await page.waitForURL(/view=logs&attempt=1&rank=0/);
+});
+
+test("a curve is smoothed, and the cursor says the step", async () => {
+  const page = await see("?run=run/running");
+  const smooth = page.getByRole("button", { name: "smooth" }).first();
+  await smooth.click();
+  assert.equal(await smooth.getAttribute("aria-pressed"), "true");
+  await page.locator(".el-plot .u-over").first().hover({ position: { x: 300, y: 30 } });
+  await page.locator(".el-lane-cursor").getByText(/step [\d,]+/).waitFor();
 });
 
 test("checkpoints show where they are kept, which are damaged and which are pinned", async () => {

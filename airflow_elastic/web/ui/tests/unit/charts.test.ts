@@ -3,7 +3,7 @@ import { test } from "node:test";
 import type { Mark } from "../../src/api/types.ts";
 import { chartsOf, chosenAtFirst } from "../../src/charts/catalogue.ts";
 import { groupMarks, leader } from "../../src/charts/marks.ts";
-import { bridged, holding, indexAt, newest, plotData } from "../../src/charts/plot_data.ts";
+import { bridged, holding, indexAt, newest, onlyValue, plotData, smoothed } from "../../src/charts/plot_data.ts";
 import { sparkPath } from "../../src/runs/sparkline.ts";
 
 const mark = (at: number, kind: Mark["kind"], level: Mark["level"] = "info"): Mark => ({ at, kind, level, text: kind });
@@ -65,4 +65,18 @@ test("a sparkline has gaps where values are missing, and none without two values
   assert.equal(sparkPath([1, 2], 10, 10), "M0.0 9.0L10.0 1.0");
   assert.equal(sparkPath([1, null, 3, 2], 9, 10).match(/M/g)?.length, 2);
   assert.equal(sparkPath([Number.NaN, 1], 10, 10), "");
+});
+
+test("a moving mean begins without a bend, and keeps gaps", () => {
+  assert.deepEqual(smoothed([2, null, undefined, 2]).map((value) => (value == null ? value : Math.round(value * 1e9) / 1e9)), [2, null, undefined, 2]);
+  const [first, , third] = smoothed([0, 0, 10]);
+  assert.equal(first, 0);
+  assert.ok((third ?? 0) > 0 && (third ?? 0) < 10);
+});
+
+test("a metric that is known at the end alone is a value and no curve", () => {
+  const one = (mean: (number | null)[]) => plotData([{ t: mean.map((_, index) => index), mean, min: mean, max: mean }]);
+  assert.ok(onlyValue(one([null, null, 0.97])));
+  assert.ok(!onlyValue(one([null, 0.96, 0.97])));
+  assert.ok(!onlyValue(one([null])));
 });

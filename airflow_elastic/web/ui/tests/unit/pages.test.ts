@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pause } from "../../src/api/loop.ts";
-import { chosen, rankOptions } from "../../src/logs/choose.ts";
+import { quoted } from "../../src/format/shell.ts";
+import { chosen, lastLine, rankOptions } from "../../src/logs/choose.ts";
+import { slowWords } from "../../src/overview/slow_words.ts";
 import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
 import { nextSort } from "../../src/runs/sort.ts";
 import { columnsFor, heatColour, loudness, slowestRow } from "../../src/workers/heat_scale.ts";
@@ -51,4 +53,26 @@ test("the median is quiet, and twice the median is as loud as it gets", () => {
   assert.notDeepEqual(heatColour(0, true), heatColour(1, true));
   assert.deepEqual(slowestRow({ t: [1], ranks: [0, 1], rows: [[1], [1.9]], p50: 1, p99: 2 }), { row: 1, relative: 1.9 });
   assert.equal(slowestRow({ t: [1], ranks: [0], rows: [[null]], p50: 1, p99: 2 }), null);
+});
+
+test("who is slow, since when, and what it costs are one sentence each", () => {
+  const slow = { ranks: [{ rank: 2, worker: "node-2" }], forward_seconds: 0.38, others_seconds: 0.06, step_seconds: 0.4, lost_seconds: 0.32 };
+  assert.equal(
+    slowWords(slow, 316, 1600).replaceAll("\u00a0", " "),
+    "Rank 2 (node-2) has held all others up for 5 min 16 s. Its forward pass takes 380 ms, the others' 60 ms. " +
+      "That costs at least 320 ms of each 400 ms step, 80 % of the time. " +
+      "Without it, the rest would take about 5 min 20 s instead of 26 min 40 s.",
+  );
+  const unknown = { ranks: [1, 2, 3, 4].map((rank) => ({ rank, worker: null })), forward_seconds: null, others_seconds: null, step_seconds: null, lost_seconds: null };
+  assert.equal(slowWords(unknown, null, null), "Ranks 1, 2, 3 and 1 more hold all others up.");
+});
+
+test("a command to copy is one that a shell reads as it is meant", () => {
+  assert.equal(quoted("s3://runs/a-b_1.2"), "s3://runs/a-b_1.2");
+  assert.equal(quoted("/mnt/it's mine; rm -rf $HOME"), "'/mnt/it'\\''s mine; rm -rf $HOME'");
+});
+
+test("the last line of a traceback is what to search for", () => {
+  assert.equal(lastLine("Traceback\n  File\n\u001b[31mValueError: bad\u001b[0m\n\n"), "ValueError: bad");
+  assert.equal(lastLine(null), "");
 });

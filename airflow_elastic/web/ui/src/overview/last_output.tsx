@@ -1,0 +1,44 @@
+// While ranks have made no step yet: what one of them last printed, which often says what it waits for.
+import { useSearchParams, Link } from "react-router-dom";
+import { address } from "../api/client.ts";
+import { usePolled } from "../api/polling.ts";
+import type { LogIndex, LogText, Overview } from "../api/types.ts";
+import { chosen, type Place } from "../logs/choose.ts";
+import { linesOf } from "../logs/lines.ts";
+import { stripped } from "../format/ansi.ts";
+import { useServerNow } from "../parts/now.ts";
+import { Panel } from "../parts/panel.tsx";
+import { usePollInterval } from "../parts/settings.ts";
+import { viewLink } from "../run/where.ts";
+
+/** Ranks import and restore for a while, which is nothing to look at. */
+const PATIENCE_SECONDS = 20;
+const LINES = 8;
+const BYTES = 4096;
+
+export function LastOutput({ path, overview }: { path: string; overview: Overview }) {
+  const now = useServerNow();
+  const { starting, attempts } = overview.status;
+  if (!starting || now - starting.since < PATIENCE_SECONDS) return null;
+  return <Output path={path} attempt={attempts.at(-1)?.number ?? 1} />;
+}
+
+function Output({ path, attempt }: { path: string; attempt: number }) {
+  const index = usePolled<LogIndex>(address(`/${path}/logs`), usePollInterval() * 3).document;
+  const place = index ? chosen(index, String(attempt), null) : null;
+  return place && place.attempt === attempt ? <Tail path={path} place={place} /> : null;
+}
+
+function Tail({ path, place }: { path: string; place: Place }) {
+  const [words] = useSearchParams();
+  const { attempt, rank } = place;
+  const url = address(`/${path}/logs/text`, { attempt, rank, offset: -BYTES, limit: BYTES });
+  const text = usePolled<LogText>(url, usePollInterval()).document?.text ?? "";
+  const lines = linesOf(text, false).slice(-LINES).map(stripped);
+  if (lines.length === 0) return null;
+  return (
+    <Panel title={`No step yet: what rank ${rank} printed last`} aside={<Link to={viewLink(words, "logs", { attempt, rank })}>Open the log</Link>}>
+      <pre className="el-pre" tabIndex={0}>{lines.join("\n")}</pre>
+    </Panel>
+  );
+}
