@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
+from airflow_elastic.core.tensorboard import board_command
 from airflow_elastic.core.units import size
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
@@ -55,7 +54,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
                 what = f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}{newer}"
             else:
                 what = f"begins in place: {_in_place(attempt)}"
-            return f"attempt {attempt.number} {what}"
+            board = board_command(state.spec, event.job)
+            shown = f". To watch it in TensorBoard: {board}" if board else ""
+            return f"attempt {attempt.number} {what}{shown}"
         case ev.SubmitRefusedByEngine():
             if state.attempt.held is None:
                 return f"attempt {event.attempt} refused by the engine: {event.reason}"
@@ -156,11 +157,6 @@ def waits(wait: Wait) -> str:
     """`2 of 4 workers wait for capacity: 0/3 nodes are available`."""
     verb = _WAITS[wait.state][wait.workers > 1]
     return f"{share(wait)} {verb}" + (f": {wait.reason}" if wait.reason else "")
-
-
-def tensorboard_command(uri: str) -> str:
-    """`tensorboard --logdir /mnt/runs/mnist/tensorboard`: shows the event files of a run that writes them."""
-    return f"tensorboard --logdir {shlex.quote(f'{uri}/{layout.TENSORBOARD}'.rstrip('/'))}"
 
 
 def restoring(done: int, whole: int) -> str:

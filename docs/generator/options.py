@@ -7,9 +7,10 @@ from typing import Any
 
 from airflow_elastic.engines.kube.kinds.elasticjob_options import ElasticJobOptions
 from airflow_elastic.engines.kube.kinds.pytorchjob import PyTorchJobOptions
-from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackOptions
+from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackBoard, TensorStackOptions
 from airflow_elastic.engines.kube.kinds.trainjob import TrainJobOptions
 from airflow_elastic.engines.kube.options import KubeOptions, Volume
+from airflow_elastic.engines.kube.render.tensorboard import TensorBoard
 from airflow_elastic.engines.local.engine import _OPTIONS as LOCAL
 from airflow_elastic.launchers.builtin import TorchrunOptions
 from airflow_elastic.launchers.dlrover import DLRoverOptions
@@ -38,9 +39,15 @@ def options_page() -> str:
         _options(KubeOptions),
         "\nEach of `volumes`:\n\n",
         _options(Volume),
+        "\n`tensorboard`:\n\n",
+        _options(TensorBoard),
     ]
     for name, cls in _ENGINES:
         parts += [f"\n### {name}\n\nThose above, and\n\n", _options(cls, beside=KubeOptions)]
+    parts += [
+        "\nIts `tensorboard` has `image` and `resources`, and\n\n",
+        _options(TensorStackBoard, beside=TensorBoard),
+    ]
     parts.append("\n## launcher_options\n")
     for name, cls in _LAUNCHERS:
         parts += [f"\n### {name}\n\n", _options(cls)]

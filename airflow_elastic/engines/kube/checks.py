@@ -16,6 +16,7 @@ from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.queues import native
 from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.render.reserved_fields import PodSettings, refused
+from airflow_elastic.engines.kube.render.tensorboard import board_problem, board_problems
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError
 
@@ -44,6 +45,7 @@ def check_spec(kind: Kind, spec: RunSpec) -> None:
             allowed = "kubernetes (key: secret/key) or file: workers on a cluster do not see variables of this process"
             problems.append(Problem(f"secrets.{i}.source", secret.source, allowed))
     problems += [*kind.check(spec, options), *native.check(kind.name, options)]
+    problems += board_problems(spec, options)
     problems += refused(PodSettings(spec, options, kind.container))
     if problems:
         raise SpecError(*problems)
@@ -56,7 +58,7 @@ def storage_problem(kind: Kind, job: Job, options: KubeOptions) -> str | None:
     template = _template(kind, job, options)
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
     if any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
-        return None
+        return board_problem(job, options)
     return (
         f"the run is stored in the folder {job.run_uri}, but workers on a cluster do not see it. Use "
         "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"

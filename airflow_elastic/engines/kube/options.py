@@ -10,6 +10,7 @@ from typing import Any
 from airflow_elastic.adapters.kube import Access
 from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES, QUEUE_LABELS
 from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
+from airflow_elastic.engines.kube.render.tensorboard import TensorBoard
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
@@ -93,6 +94,7 @@ class KubeOptions:
         labels: further labels of every object.
         annotations: further annotations of every object.
         pod_template: merged into the pod last, as a strategic merge patch, for everything that has no option here.
+        tensorboard: a TensorBoard beside the workers, for a run with `tensorboard: true`: `{}`, or a mapping.
         ttl_seconds: the cluster removes the rest of a finished job after so long.
     """
 
@@ -124,6 +126,7 @@ class KubeOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     pod_template: Mapping[str, Any] = field(default_factory=dict)
+    tensorboard: TensorBoard | None = None
     ttl_seconds: int = 86400
 
     def __post_init__(self) -> None:

@@ -114,6 +114,16 @@ def test_what_an_attempt_could_not_save_is_told_when_the_next_one_is_planned() -
     assert unsaved == "step 300 of attempt 1 is not saved as it should be, says node-1: no space left"
 
 
+def test_an_attempt_with_a_tensorboard_beside_its_workers_says_how_to_open_it() -> None:
+    options = {"image": "i", "namespace": "team", "tensorboard": {}}
+    run = created(engine="job", engine_options=options, tensorboard=True)
+    _, submitted = tell([run, ev.AttemptSubmitted(1, 1, "mnist-a1")])
+    pod = "$(kubectl -n team get pods -l airflow-elastic/job=mnist-a1 -o name | head -n 1)"
+    assert (submitted or "").endswith(
+        f". To watch it in TensorBoard: kubectl -n team port-forward {pod} 6006"
+    )
+
+
 def test_a_run_that_loses_a_worker_scales_and_succeeds() -> None:
     assert tell(
         [

@@ -52,6 +52,7 @@ from airflow_elastic.engines.kube.render.pod import (
     owner_labels,
     pod_template,
 )
+from airflow_elastic.engines.kube.render.tensorboard import without_sidecar
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -159,6 +160,7 @@ class PyTorchJobKind:
         if before:
             template["metadata"]["labels"][_BEFORE] = str(before)
             env["AIRFLOW_ELASTIC_WORKERS_BEFORE"] = str(before)
+            without_sidecar(template)  # the operator counts these from 0 again
         for container in template["spec"]["containers"]:
             if container["name"] == self.container:
                 container["env"] += [{"name": name, "value": value} for name, value in env.items()]

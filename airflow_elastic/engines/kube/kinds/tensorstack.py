@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.core.tensorboard import BOARD_PORT
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, named, pod_template
+from airflow_elastic.engines.kube.render.tensorboard import TensorBoard, fileset
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus
@@ -37,16 +39,23 @@ _ALONE = ("--standalone", "--nnodes=1")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorBoard:
-    """A TensorBoard beside the job.
+class TensorStackBoard(TensorBoard):
+    """A TensorBoard beside the job, of TensorStack itself.
 
     Attributes:
-        image: of TensorBoard.
-        log_filesets: the folder of the logs, e.g. `t9k://pvc/logs/events`.
+        log_filesets: folders of logs, e.g. `t9k://pvc/logs/events`. Default: the run's event files, if the run has
+            `tensorboard: true` and a volume with a `claim` holds it.
     """
 
-    image: str
-    log_filesets: tuple[str, ...]
+    is_sidecar = False
+
+    resources: Mapping[str, str] = field(default_factory=dict)
+    log_filesets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        TensorBoard.__post_init__(self)
+        with Checks() as check:
+            check.that(self.port == BOARD_PORT, "port", self.port, "unset: TensorStack chooses it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class TensorStackOptions(KubeOptions):
     rdzv_backend: str | None = None
     torchrun_options: tuple[str, ...] = ()
     scaling_weight: int | None = None
-    tensorboard: TensorBoard | None = None
+    tensorboard: TensorStackBoard | None = None
     debug: Debug | None = None
     pause: bool = False
 
@@ -120,7 +129,11 @@ class TensorStackKind:
 
     def check(self, spec: RunSpec, options: KubeOptions) -> list[Problem]:
         """The operator has its own scheduler, and its own torchrun before the agent."""
-        torchrun = cast("TensorStackOptions", options).torchrun
+        mine = cast("TensorStackOptions", options)
+        torchrun, board = mine.torchrun, mine.tensorboard
+        if board is not None and not board.log_filesets and not spec.tensorboard:
+            allowed = "folders such as t9k://pvc/logs/events, or tensorboard: true of the run, which writes such files"
+            return [Problem("engine_options.tensorboard.log_filesets", [], allowed)]
         if options.wrapper and (
             torchrun or (torchrun is None and spec.workers.at_least < spec.workers.at_most)
         ):
@@ -164,7 +177,7 @@ class TensorStackKind:
                 }
             ),
             "scheduler": _scheduler(options),
-            "tensorboardSpec": _tensorboard(options),
+            "tensorboardSpec": _tensorboard(job, options),
         }
         metadata = named(job, options)
         kind = {"apiVersion": PYTORCHTRAININGJOBS.api_version, "kind": PYTORCHTRAININGJOBS.kind}
@@ -273,13 +286,18 @@ def _scheduler(options: TensorStackOptions) -> dict[str, Any] | None:
     return {"t9kScheduler": _said({"queue": options.queue, "priority": options.queue_rank})}
 
 
-def _tensorboard(options: TensorStackOptions) -> dict[str, Any] | None:
-    if options.tensorboard is None:
+def _tensorboard(job: Job, options: TensorStackOptions) -> dict[str, Any] | None:
+    board = options.tensorboard
+    if board is None:
         return None
-    return {
-        "image": options.tensorboard.image,
-        "trainingLogFilesets": list(options.tensorboard.log_filesets),
-    }
+    own = fileset(job.run_uri, options) if job.spec.tensorboard else None
+    return _said(
+        {
+            "image": board.image or options.image,
+            "trainingLogFilesets": list(board.log_filesets or filter(None, [own])),
+            "resources": {"requests": dict(board.resources)} if board.resources else None,
+        }
+    )
 
 
 def _said(plain: dict[str, Any]) -> dict[str, Any]:
@@ -312,6 +330,17 @@ class TensorStackEngine(KubeEngine):
             owner = await shared.client.get(PYTORCHTRAININGJOBS, options.namespace, job.name)
             self.kind.scaled(owner, workers)
         await super().scale(job, workers)
+
+    def storage_problem(self, job: Job) -> str | None:
+        """Also if TensorStack's TensorBoard, which reads folders of PersistentVolumeClaims, cannot see the run."""
+        options = cast("TensorStackOptions", options_of(job.spec, self.kind.options))
+        board = options.tensorboard
+        if board and not board.log_filesets and fileset(job.run_uri, options) is None:
+            return (
+                f"TensorStack's TensorBoard reads folders of PersistentVolumeClaims, and none holds {job.run_uri}: "
+                "mount one with engine_options.volumes, name log_filesets, or leave engine_options.tensorboard out"
+            )
+        return super().storage_problem(job)
 
     def _begun(self, job: Job) -> dict[int, str]:
         """The workers' own records: a pod that is gone before anybody looks leaves nothing else."""

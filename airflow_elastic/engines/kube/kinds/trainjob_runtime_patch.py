@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_elastic.engines.kube.render.tensorboard import CONTAINER
 from airflow_elastic.spec.errors import Problem
 
 _MANAGER = "airflow-elastic.io/engine"
@@ -74,8 +75,11 @@ def beyond_patches(template: dict[str, Any], runtime: str) -> list[Problem]:
     fields += [field for field in container if field not in (*_CONTAINER, *_TRAINER, *_INDIFFERENT)]
     fields += ["containers"] if len(pod["containers"]) > 1 else []
     allowed = f"unset: a TrainJob cannot give it to the runtime {runtime}; put it there, or use no `runtime`"
+    named = dict(_OPTIONS)
+    if all(one["name"] == CONTAINER for one in pod.get("initContainers", ())):
+        named["initContainers"] = "engine_options.tensorboard"
     problems = [
-        Problem(_OPTIONS.get(field, f"engine_options.pod_template.spec.{field}"), "given", allowed)
+        Problem(named.get(field, f"engine_options.pod_template.spec.{field}"), "given", allowed)
         for field in dict.fromkeys(fields)
     ]
     return problems + [

@@ -26,6 +26,7 @@ from airflow_elastic.engines.kube.render.names import (
 )
 from airflow_elastic.engines.kube.render.reserved_fields import grace_seconds
 from airflow_elastic.engines.kube.render.strategic_merge import overlay
+from airflow_elastic.engines.kube.render.tensorboard import sidecar
 from airflow_elastic.launchers.api import BY_NAME
 
 __all__ = [
@@ -108,7 +109,7 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": grace_seconds(job.spec),
                 "containers": [_container(job, options, container, index)],
-                "initContainers": [dict(one) for one in options.init_containers],
+                "initContainers": [*map(dict, options.init_containers), *_sidecars(job, options, index)],
                 "volumes": _volumes(options),
                 "nodeSelector": dict(options.node_selector),
                 "tolerations": [dict(one) for one in options.tolerations],
@@ -127,6 +128,11 @@ def pod_template(job: Job, options: KubeOptions, *, container: str, index: dict[
     if "affinity" in (over.get("spec") or {}):  # the template has it already
         over["spec"] = {name: value for name, value in over["spec"].items() if name != "affinity"}
     return with_engine_values(overlay(template, over), template)
+
+
+def _sidecars(job: Job, options: KubeOptions, index: dict[str, Any]) -> list[dict[str, Any]]:
+    board = sidecar(job, options, _env(job, index))
+    return [] if board is None else [board]
 
 
 def _container(job: Job, options: KubeOptions, name: str, index: dict[str, Any]) -> dict[str, Any]:
