@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from airflow_elastic.testing import airflow_settings as settings
-from airflow_elastic.testing import processes
+from airflow_elastic.testing import processes as linux
 from airflow_elastic.testing.airflow_rest import AirflowRest, poll
 from airflow_elastic.testing.airflow_sqlite import PART
 from airflow_elastic.testing.ports import free_port
@@ -67,14 +67,16 @@ class Served:
     def used(self) -> float:
         """Processor seconds so far, of all their processes."""
         total = 0
-        for process in (one for pid in self.pids for one in processes.family(pid)):
+        for process in (one for pid in self.pids for one in linux.family(pid)):
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
             total += int(fields[11]) + int(fields[12])
         return total / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def serving(home: Path, root: Path, shown: Iterable[Shown], database: str = "") -> Iterator[Served]:
+def serving(
+    home: Path, root: Path, shown: Iterable[Shown], database: str = "", *, processes: int = PROCESSES
+) -> Iterator[Served]:
     """API servers of one process over these runs, as replicas. Neither scheduler nor triggerer runs beside them.
 
     Args:
@@ -82,6 +84,7 @@ def serving(home: Path, root: Path, shown: Iterable[Shown], database: str = "") 
         root: above the folders of all runs.
         shown: the task instances.
         database: a URL of SQLAlchemy. Default: SQLite.
+        processes: how many servers.
     """
     program, state = Path(sys.executable).parent / "airflow", home / "state"
     (home / "dags").mkdir(parents=True)
@@ -114,7 +117,7 @@ def serving(home: Path, root: Path, shown: Iterable[Shown], database: str = "") 
     )
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        started = [stack.enter_context(_server(program, environment, home)) for _ in range(PROCESSES)]
+        started = [stack.enter_context(_server(program, environment, home)) for _ in range(processes)]
         tokens = [_token(url, server, home) for url, server in started]
         yield Served(tuple(url for url, _ in started), tuple(one.pid for _, one in started), tokens[0])
 
@@ -132,7 +135,7 @@ def _server(
     try:
         yield f"http://127.0.0.1:{port}", server
     finally:
-        left = processes.end(lambda: processes.family(server.pid), timeout=20)
+        left = linux.end(lambda: linux.family(server.pid), timeout=20)
         assert not left, left
         server.wait()
 
