@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Version of an entry's form.
 ENTRY_VERSION = 1
+
+#: On a service so many entries are read one after the other, and further ones so many at once.
+_ALONE, _AT_ONCE = 4, 8
 
 
 def newest(store: Store) -> int:
@@ -77,9 +81,21 @@ class Journal:
             StoreError: an entry is no event of this version; the run was written by a newer release, or damaged.
         """
         events: list[Event] = []
-        while (data := self._store.get(layout.journal_entry(start + len(events)))) is not None:
+        far = self._store.local_path(layout.STATUS) is None
+        # Most reads find few new entries, and cost one request more than that.
+        while len(events) < _ALONE or not far:
+            if (data := self._store.get(layout.journal_entry(start + len(events)))) is None:
+                return events
             events.append(self.parse(start + len(events), data))
-        return events
+        with ThreadPoolExecutor(_AT_ONCE, "journal") as pool:
+            while True:
+                seqs = range(start + len(events), start + len(events) + _AT_ONCE)
+                for seq, data in zip(
+                    seqs, pool.map(self._store.get, map(layout.journal_entry, seqs)), strict=True
+                ):
+                    if data is None:  # later ones may have been appended meanwhile
+                        return events
+                    events.append(self.parse(seq, data))
 
     def append(self, seq: int, event: Event) -> bool:
         """Make `event` entry number `seq`. False: another controller has written that entry; read it and go on."""

@@ -9,9 +9,12 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_elastic.adapters.records.history import TRAINING, read_history
 from airflow_elastic.adapters.records.history.read import Known, Stored, read_source
@@ -29,6 +32,7 @@ from airflow_elastic.views.overview import shown
 from airflow_elastic.web.api.answers import extended, prepared
 from airflow_elastic.web.standalone.runs import RunsBelow
 from tests.support.histories import fill
+from tests.support.machine.machines import Far
 from tests.support.runs.watched import Browser, submitted, trained, write_run
 
 
@@ -315,3 +319,32 @@ def test_answers_that_nobody_asks_for_again_go(tmp_path: Path) -> None:
         reader.kept(f"charts since {minute}", list, 10.0)
     assert len(reader._kept) <= LONGEST_KEPT / 60 + 2
     assert reader.kept("archive", object, math.inf) is archive
+
+
+@given(entries=st.integers(0, 40), start=st.integers(0, 20), missing=st.integers(0, 60))
+def test_a_journal_on_a_service_is_read_as_one_in_a_folder(entries: int, start: int, missing: int) -> None:
+    with TemporaryDirectory() as folder:
+        near, far = FolderStore(folder), Far(folder)
+        for seq in range(entries):
+            near.put(
+                layout.journal_entry(seq),
+                json.dumps(
+                    {"version": 1, "seq": seq, "writer": "w", **ev.event_to_dict(submitted(seq))}
+                ).encode(),
+                durable=False,
+            )
+        near.delete([layout.journal_entry(missing)])
+        assert Journal(far).read(start) == Journal(near).read(start)
+
+
+def test_a_long_journal_on_a_service_is_read_several_entries_at_once(tmp_path: Path) -> None:
+    together = threading.Barrier(2, timeout=60.0)
+
+    class Slow(Far):
+        def get(self, key: str) -> bytes | None:
+            if int(Path(key).stem) >= 10:
+                together.wait()
+            return super().get(key)
+
+    write_run(tmp_path, *[ev.CheckpointCommitted(1.0, 1, step, "k") for step in range(18)])
+    assert len(Journal(Slow(str(tmp_path))).read()) == 19
