@@ -24,18 +24,28 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": [
-            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.operators.train"]}
+            {
+                "integration-name": "Elastic training",
+                "python-modules": ["airflow_elastic.operators.train", "airflow_elastic.operators.steering"],
+            }
         ],
         "hooks": [
             {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.hooks.elastic"]}
         ],
         "sensors": [
-            {"integration-name": "Elastic training", "python-modules": ["airflow_elastic.sensors.run"]}
+            {
+                "integration-name": "Elastic training",
+                "python-modules": [
+                    "airflow_elastic.sensors.run",
+                    "airflow_elastic.sensors.checkpoint",
+                    "airflow_elastic.sensors.health",
+                ],
+            }
         ],
         "triggers": [
             {
                 "integration-name": "Elastic training",
-                "python-modules": ["airflow_elastic.triggers.run", "airflow_elastic.triggers.reached"],
+                "python-modules": ["airflow_elastic.triggers.run", "airflow_elastic.triggers.condition"],
             }
         ],
         "task-decorators": [

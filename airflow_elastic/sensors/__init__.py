@@ -1,7 +1,12 @@
-"""Sensors: wait for a run."""
+"""Sensors: wait for a run.
+
+- `run`: a state, a step or a checkpoint. `checkpoint`: one of a certain age or metric. `health`: a sign of bad health.
+"""
 
 from __future__ import annotations
 
+from airflow_elastic.sensors.checkpoint import ElasticCheckpointSensor
+from airflow_elastic.sensors.health import ElasticHealthSensor
 from airflow_elastic.sensors.run import ElasticRunSensor
 
-__all__ = ["ElasticRunSensor"]
+__all__ = ["ElasticCheckpointSensor", "ElasticHealthSensor", "ElasticRunSensor"]

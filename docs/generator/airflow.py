@@ -29,7 +29,18 @@ def operator_page() -> str:
             "decorator comes by itself. Parameters of `BaseOperator` (`retries`, `pool`, …) are taken too.\n\n",
             _class_section("ElasticTrainOperator", package["operators.train.ElasticTrainOperator"]),
             _decorator_section(package["decorators.train.elastic_train_task"]),
-            _class_section("ElasticRunSensor", package["sensors.run.ElasticRunSensor"]),
+            *(
+                _class_section(path.rpartition(".")[2], package[path])
+                for path in (
+                    "operators.steering.ElasticScaleOperator",
+                    "operators.steering.ElasticCheckpointOperator",
+                    "operators.steering.ElasticStopOperator",
+                    "operators.steering.ElasticPruneOperator",
+                    "sensors.run.ElasticRunSensor",
+                    "sensors.checkpoint.ElasticCheckpointSensor",
+                    "sensors.health.ElasticHealthSensor",
+                )
+            ),
             _connection_section(),
         )
     )
@@ -37,22 +48,18 @@ def operator_page() -> str:
 
 def _class_section(name: str, cls: griffe.Class) -> str:
     words, entries, raises = docstring(cls.docstring.value if cls.docstring else "")
-    # Some say it in the docstring of the class, some in that of __init__.
-    signature = cls["__init__"]
+    parameters = _parameters(cls)
+    if missing := parameters.keys() - entries:
+        raise SystemExit(f"{name}: the parameters {sorted(missing)} are not described in the docstring")
+    if unknown := entries.keys() - parameters:
+        raise SystemExit(f"{name}: the docstring describes {sorted(unknown)}, which are no parameters")
     rows = []
-    for parameter in signature.parameters:
-        if parameter.name in ("self", "kwargs"):
-            continue
-        if parameter.name not in entries:
-            raise SystemExit(f"{name}: the parameter {parameter.name} is not described in the docstring")
+    for parameter in (parameters[known] for known in entries):
         default = "**required**" if parameter.default is None else code(parameter.default)
         if default == "`None`":
             default = ""
         default = default.replace("ElasticHook.default_conn_name", "'elastic_default'")
         rows.append((code(parameter.name), code(parameter.annotation), default, entries[parameter.name]))
-    unknown = set(entries) - {parameter.name for parameter in signature.parameters}
-    if unknown:
-        raise SystemExit(f"{name}: the docstring describes {sorted(unknown)}, which are no parameters")
     fields = cls.all_members["template_fields"].value
     templated = ", ".join(code(text) for text in re.findall(r"'(\w+)'", str(fields)))
     parts = [
@@ -65,6 +72,17 @@ def _class_section(name: str, cls: griffe.Class) -> str:
     parts.append(f"Templated: {templated}.\n\n")
     parts += [f"Raises `{kind}` {text}\n\n" for kind, text in raises]
     return "".join(parts)
+
+
+def _parameters(cls: griffe.Class) -> dict[str, griffe.Parameter]:
+    """What the class takes, and what it hands on to those of our classes that it is made from."""
+    found: dict[str, griffe.Parameter] = {}
+    for one in (cls, *(base for base in cls.mro() if base.path.startswith("airflow_elastic."))):
+        if "__init__" in one.members:
+            for parameter in one["__init__"].parameters:
+                if parameter.name not in ("self", "kwargs"):
+                    found.setdefault(parameter.name, parameter)
+    return found
 
 
 def _decorator_section(function: griffe.Function) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,7 @@ from airflow_elastic.cli.find_run import find_run, json_option, uri_argument
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.samples import verify_samples
 from airflow_elastic.cli.number_types import COUNT, FROM_ZERO
-from airflow_elastic.core.state import Phase
+from airflow_elastic.control.prune import prune_run
 from airflow_elastic.core.units import size
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, StoreError
@@ -152,25 +152,18 @@ def prune(uri: str, keep: int, dry_run: bool) -> None:
       airflow-elastic prune /mnt/runs/mnist --keep 1 --dry-run
     """
     run = find_run(uri)
-    store, attempt = run.store, run.state.attempt
-    policy = replace(run.state.spec.checkpoint, keep_last=keep)
     try:
-        old = checkpoint_retention.to_prune(store, policy)
+        removed = prune_run(run, keep, dry_run=dry_run)
     except CheckpointDamaged as error:
         raise InvalidInput(
-            f"{error}; look with `{say.command('verify', store.uri)}`, then keep more"
+            f"{error}; look with `{say.command('verify', run.store.uri)}`, then keep more"
         ) from error
-    # Also of the current attempt, if it has ended; never of an attempt that may still be writing.
-    before = attempt.number + 1 if attempt.phase is Phase.GONE else attempt.number
-    left = checkpoint_retention.uncommitted(store, before)
-    would = "would remove" if dry_run else "removed"
-    if not dry_run:
-        old = checkpoint_retention.prune(store, policy)
-        checkpoint_retention.remove_uncommitted(store, before)
-    click.echo(f"{would} {_count(len(old), 'checkpoint')}{': ' if old else ''}{', '.join(map(str, old))}")
+    would, steps = "would remove" if dry_run else "removed", removed.steps
     click.echo(
-        f"{would} {_count(len(left), 'file')} that no checkpoint needs, {size(sum(entry.size for entry in left))}"
+        f"{would} {_count(len(steps), 'checkpoint')}{': ' if steps else ''}{', '.join(map(str, steps))}"
     )
+    files = _count(removed.leftovers, "file")
+    click.echo(f"{would} {files} that no checkpoint needs, {size(removed.leftover_bytes)}")
 
 
 @click.command(cls=Command)

@@ -9,8 +9,14 @@ from typing import Any
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_elastic.operators import ElasticTrainOperator
-from airflow_elastic.sensors import ElasticRunSensor
+from airflow_elastic.operators import (
+    ElasticCheckpointOperator,
+    ElasticPruneOperator,
+    ElasticScaleOperator,
+    ElasticStopOperator,
+    ElasticTrainOperator,
+)
+from airflow_elastic.sensors import ElasticCheckpointSensor, ElasticHealthSensor, ElasticRunSensor
 
 SECONDS = "{{ dag_run.conf.get('seconds', 5) }}"
 UNTIL = "{{ dag_run.conf.get('until', '') }}"
@@ -74,6 +80,35 @@ with DAG("elastic_sensor", schedule=None):
     ElasticRunSensor(
         task_id="never", run_uri="{{ dag_run.conf['run_uri'] }}", step=10**6, poke_interval=1, timeout=120
     )
+
+SHARED: dict[str, Any] = {"run_uri": "{{ dag_run.conf['run_uri'] }}"}
+
+with DAG("elastic_long", schedule=None):
+    ElasticTrainOperator(
+        task_id="train",
+        command=["../scripts/fit.py", "--steps", "20000"],
+        workers=2,
+        max_workers=3,
+        checkpoint_every_steps=20,
+        poll_interval=0.5,
+        **SHARED,
+    )
+
+with DAG("elastic_steered", schedule=None):
+    looks: dict[str, Any] = {**SHARED, "poke_interval": 1, "timeout": 240}
+    waits: dict[str, Any] = {**SHARED, "poll_interval": 1, "wait_timeout": 240}
+    ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
+    ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
+    (
+        ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)
+        >> ElasticScaleOperator(task_id="scale", workers="{{ 3 }}", **waits)
+        >> ElasticCheckpointOperator(task_id="save", **waits)
+        >> ElasticScaleOperator(task_id="shrink", workers=2, deferrable=False, **waits)
+        >> ElasticPruneOperator(task_id="prune", keep=1, **SHARED)
+        >> ElasticStopOperator(task_id="stop", **waits)
+        >> ElasticStopOperator(task_id="again", **waits)
+    )
+    ElasticScaleOperator(task_id="beyond", workers=7, **waits)
 
 with DAG("elastic_taskflow", schedule=None):
 

@@ -22,7 +22,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.testing.fake_engine import FakeEngine
-from airflow_elastic.triggers import ElasticRunReachedTrigger, ElasticRunTrigger
+from airflow_elastic.triggers import ElasticRunConditionTrigger, ElasticRunTrigger
 from airflow_elastic.triggers import run as run_trigger
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
@@ -58,7 +58,7 @@ def test_the_operator_refuses_to_defer_with_poison(hook: FakeHook) -> None:
 def test_triggers_survive_the_database_and_hold_no_secret() -> None:
     for trigger in (
         ElasticRunTrigger("/r", "try-1", "conn", "aws", 1.0),
-        ElasticRunReachedTrigger("/r", step=3, aws_conn_id="aws"),
+        ElasticRunConditionTrigger("/r", {"kind": "reached", "step": 3}, aws_conn_id="aws"),
     ):
         path, kwargs = trigger.serialize()
         assert path == f"{type(trigger).__module__}.{type(trigger).__qualname__}"

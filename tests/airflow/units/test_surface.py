@@ -15,6 +15,8 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.core.conditions import OutOfReach, Reached
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.provider_info import get_provider_info
@@ -22,7 +24,7 @@ from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.triggers.target import OutOfReach, Target, reached
+from airflow_elastic.triggers.looks import RunReader
 from tests.support.runs.surface import FakeHook, FakeTask, begun, ended, operator
 
 # -- hook, link, sensor ------------------------------------------------------------------------------------------------
@@ -125,29 +127,34 @@ def test_a_sensors_numbers_are_bounded(numbers: dict[str, Any], said: str) -> No
         ElasticRunSensor(task_id="s", run_uri="/r", **numbers)
 
 
+def reached(store: Store, condition: Reached) -> dict[str, Any] | None:
+    look = RunReader(store).look()
+    return None if look is None else condition.judge(look)
+
+
 def test_what_a_run_has_reached(hook: FakeHook, tmp_path: Path) -> None:
     store = hook.open_store(str(tmp_path))
-    assert reached(store, Target(step=1)) is None, "a run that is yet to come is waited for"
+    assert reached(store, Reached(step=1)) is None, "a run that is yet to come is waited for"
     run = begun(hook, tmp_path)
     journal = Journal(run.store)
-    assert reached(store, Target("running")) is None
+    assert reached(store, Reached("running")) is None
     journal.append(1, ev.AttemptSubmitted(1.0, 1, "job"))
-    assert reached(store, Target("running"))
-    assert reached(store, Target(checkpoint=True)) is None
+    assert reached(store, Reached("running"))
+    assert reached(store, Reached(checkpoint=True)) is None
     journal.append(2, ev.CheckpointCommitted(2.0, 1, 20, layout.manifest(20)))
-    assert reached(store, Target(checkpoint=True)) == {
+    assert reached(store, Reached(checkpoint=True)) == {
         "run_uri": str(tmp_path),
         "state": "running",
         "step": 20,
         "checkpoint": 20,
     }
-    assert reached(store, Target(checkpoint=21)) is None
-    assert reached(store, Target(step=20))
-    assert reached(store, Target("ended")) is None
+    assert reached(store, Reached(checkpoint=21)) is None
+    assert reached(store, Reached(step=20))
+    assert reached(store, Reached("ended")) is None
     ended(run, "failed", "no luck")
-    assert reached(store, Target("failed"))
-    assert reached(store, Target("ended"))
-    for never in (Target("succeeded"), Target("stopped"), Target(step=21), Target(checkpoint=21)):
+    assert reached(store, Reached("failed"))
+    assert reached(store, Reached("ended"))
+    for never in (Reached("succeeded"), Reached("stopped"), Reached(step=21), Reached(checkpoint=21)):
         with pytest.raises(OutOfReach, match=r"has failed at step 20 \(no luck\): it does not reach"):
             reached(store, never)
 

@@ -1,0 +1,78 @@
+"""`val_loss < 0.2`: a rule over the metrics of a checkpoint. It is parsed, never run as code."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from airflow_elastic.spec.errors import Problem, SpecError
+
+#: The allowed form, in words.
+FORM = "a metric, one of < <= > >= ==, and a number, such as `val_loss < 0.2`; several are joined by `and`"
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+_COMPARISON = re.compile(
+    r"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|==|<|>)\s*(?P<value>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A metric, an operator of `_OPERATORS`, and the number it is compared with."""
+
+    metric: str
+    operator: str
+    value: float
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the metric is there and fulfils this. NaN fulfils nothing."""
+        return self.metric in metrics and _OPERATORS[self.operator](metrics[self.metric], self.value)
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.operator} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRule:
+    """Comparisons that must all hold."""
+
+    comparisons: tuple[Comparison, ...]
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Whether all comparisons hold."""
+        return all(one.holds(metrics) for one in self.comparisons)
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.comparisons))
+
+
+def parse_rule(text: str, name: str = "metric") -> MetricRule:
+    """The rule of a text such as `val_loss < 0.2 and accuracy >= 0.9`.
+
+    Args:
+        text: the rule.
+        name: of the parameter, for the error.
+
+    Raises:
+        SpecError: the text has another form.
+    """
+    parts = re.split(r"\sand\s", text) if isinstance(text, str) else []
+    found = [_COMPARISON.fullmatch(part) for part in parts]
+    if not found or not all(found):
+        raise SpecError(Problem(name, text, FORM))
+    return MetricRule(
+        tuple(
+            Comparison(one["metric"], one["operator"], float(one["value"]))
+            for one in found
+            if one is not None
+        )
+    )
