@@ -91,7 +91,7 @@ class _SteeringOperator(OnRun, BaseOperator):
         return event["reached"]
 
     def _ask(self, run: Run, by: str) -> Condition | None:
-        """Post the request. Returns what to wait for; None if nothing is to be done."""
+        """Post the request. Returns what to wait for; None if it is done already."""
         raise NotImplementedError
 
     def _wait_here(self, run: Run, condition: Condition) -> dict[str, Any]:

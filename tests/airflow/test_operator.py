@@ -19,7 +19,7 @@ from airflow_elastic.core.state import Cause
 from airflow_elastic.testing import processes
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
-from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.machine.standstill import stand_still
 from tests.support.machine.tries import FOREVER, TASK, TICKS, Try
 
@@ -28,7 +28,10 @@ from tests.support.machine.tries import FOREVER, TASK, TICKS, Try
 def batch(start: Callable[..., Try], standalone: Standalone) -> dict[str, Try]:
     """Runs that go on at the same time."""
     uri = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/shared run"
+    steered = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/steered"
     return {
+        "long": start("elastic_long", run_uri=steered),
+        "steered": start("elastic_steered", run_uri=steered),
         "success": start("elastic_train", run_uri=uri, steps=120),
         "sensor": start("elastic_sensor", run_uri=uri),
         "error": start("elastic_error"),
@@ -96,15 +99,8 @@ def test_the_sensor_follows_a_run_from_another_dag(batch: dict[str, Try]) -> Non
     assert "it does not reach step 1000000 any more" in log
 
 
-def test_tasks_of_another_dag_watch_and_steer_a_run(
-    start: Callable[..., Try], standalone: Standalone
-) -> None:
-    uri = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/steered"
-    train = start("elastic_long", run_uri=uri)
-    train.wait("deferred", "running")
-    until(lambda: Path(uri, "journal").is_dir(), "the run")
-    steered = start("elastic_steered", run_uri=uri)
-    dag, run_id = "elastic_steered", steered.run_id
+def test_tasks_of_another_dag_watch_and_steer_a_run(batch: dict[str, Try], standalone: Standalone) -> None:
+    dag, run_id = "elastic_steered", batch["steered"].run_id
     standalone.wait_task(dag, run_id, "beyond", "failed")
     assert "workers: given 7; allowed: " in standalone.task_log(dag, run_id, "beyond")
     for name in ("good", "scale", "save", "shrink", "prune", "stop", "again", "still"):
@@ -121,7 +117,7 @@ def test_tasks_of_another_dag_watch_and_steer_a_run(
     assert alarm["alarm"] == "no_progress"
     # A run that ends well, or is stopped, leaves nothing to alarm about.
     standalone.wait_task(dag, run_id, "unsaved", "skipped")
-    train.wait("failed")
+    batch["long"].wait("failed")
 
 
 def test_mapped_instances_have_a_run_each(batch: dict[str, Try]) -> None:

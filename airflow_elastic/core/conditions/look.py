@@ -47,7 +47,7 @@ class Look:
     def step(self) -> int:
         """The newest step that any attempt is known to have done."""
         steps: list[int] = [attempt["last_step"] for attempt in self.document["attempts"]]
-        return max(int(self.document["step"]), *steps)
+        return max([int(self.document["step"]), *steps])
 
     @property
     def saved_step(self) -> int:

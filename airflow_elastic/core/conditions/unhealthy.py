@@ -131,5 +131,5 @@ def _moved(document: Any, begun: float) -> float:
     stretches = (
         stretch.get("last_step_at") for attempt in document["attempts"] for stretch in attempt["stretches"]
     )
-    moved: float = max(begun, *(at for at in (*ranks, *stretches) if at))
+    moved: float = max([begun, *(at for at in (*ranks, *stretches) if at)])
     return moved

@@ -99,8 +99,10 @@ with DAG("elastic_steered", schedule=None):
     waits: dict[str, Any] = {**SHARED, "poll_interval": 1, "wait_timeout": 240}
     ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
     ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
+    good = ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)
+    good >> ElasticScaleOperator(task_id="beyond", workers=7, **waits)
     (
-        ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)
+        good
         >> ElasticScaleOperator(task_id="scale", workers="{{ 3 }}", **waits)
         >> ElasticCheckpointOperator(task_id="save", **waits)
         >> ElasticScaleOperator(task_id="shrink", workers=2, deferrable=False, **waits)
@@ -108,7 +110,6 @@ with DAG("elastic_steered", schedule=None):
         >> ElasticStopOperator(task_id="stop", **waits)
         >> ElasticStopOperator(task_id="again", **waits)
     )
-    ElasticScaleOperator(task_id="beyond", workers=7, **waits)
 
 with DAG("elastic_taskflow", schedule=None):
 
