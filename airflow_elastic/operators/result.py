@@ -30,12 +30,17 @@ _USERS_OWN = frozenset(
 )
 
 
-def result(run: Run, state: RunState) -> dict[str, Any]:
-    """The result of a run that succeeded: `run_uri`, `step`, `checkpoint`, `metrics`, `attempts`, in plain JSON."""
+def result(run: Run, state: RunState, log: Log) -> dict[str, Any]:
+    """The result of a run that succeeded: `run_uri`, `step`, `checkpoint`, `metrics`, `attempts`, in plain JSON.
+
+    The log says so, too: a triggerer under load may lose the last lines of a trigger, and with them the run's end.
+    """
     progress = run.progress(state)
+    step = state.newest_step(progress)
+    log.info("%s", f"the run {run.store.uri} has succeeded at step {step}")
     return {
         "run_uri": run.store.uri,
-        "step": state.newest_step(progress),
+        "step": step,
         "checkpoint": newest_checkpoint(run),
         "metrics": dict(progress.metrics) if progress else {},
         "attempts": len(state.attempts),

@@ -345,7 +345,7 @@ class ElasticTrainOperator(Lineage, BaseOperator):
             raise failure(run, state, self.log)
         ti = context["ti"]
         try:
-            value = result(run, state)
+            value = result(run, state, self.log)
             for key in ("checkpoint", "metrics"):
                 ti.xcom_push(key=key, value=value[key])
             # Last, so that a retry after a failure above finds the complete run and returns its result.

@@ -61,7 +61,7 @@ def test_a_success_hands_on_its_checkpoint_and_metrics(batch: dict[str, Try]) ->
     log = done.log()
     assert "attempt 1 submitted: 2 workers, from the beginning" in log
     assert "[rank 0] training from step 0 on 2 ranks" in log
-    assert "run ended: succeeded" in log
+    assert f"the run {done.uri} has succeeded at step 120" in log
     assert done.xcom("progress")["world_size"] == 2
     done.wait_gone()
 
