@@ -30,7 +30,7 @@ class Pruned:
 
 
 def prune_run(run: Run, keep: int, *, dry_run: bool = False) -> Pruned:
-    """Remove all but the newest checkpoints, and leftovers of ended attempts. A live attempt is not disturbed.
+    """Remove old checkpoints, and leftovers of ended attempts. A live attempt is not disturbed.
 
     Pinned checkpoints stay, and the one that was last read completely, and those that the run's specification keeps. If
     none of those that would stay has all its files, nothing is removed.

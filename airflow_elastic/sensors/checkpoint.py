@@ -19,16 +19,16 @@ class ElasticCheckpointSensor(RunConditionSensor):
 
     The run may be driven by another DAG, by a shell or by this DAG, and it need not exist yet. The sensor fails if the
     run ends without such a checkpoint; with `soft_fail=True` it is skipped. Its result is a dict of the newest one:
-    `checkpoint` (its step), `manifest` and `data` (URIs), `metrics`, `at` (epoch seconds), and `run_uri`, `state` and
-    `step` of the run.
+    `checkpoint` (its step), `manifest` and `data` (URIs), `metrics`, `at` (epoch seconds). It also has `run_uri`,
+    `state` and `step` of the run.
 
     Args:
         run_uri: where the run is stored. (The XCom `run_uri` of a training task names it, once that task has begun.)
         step: it is of this step or a later one.
         max_age: it was saved in the last so many seconds (or a timedelta).
-        metric: a rule over the numbers that the script gave with the save: a metric, one of `<`, `<=`, `>`, `>=`, `==`,
-            and a number; several are joined by `and`. It is not run as code. A metric that is missing or NaN fulfils
-            nothing.
+        metric: a rule over the numbers that the script gave with the save. It has a metric, one of `<`, `<=`, `>`,
+            `>=`, `==`, and a number; several are joined by `and`. It is not run as code. A metric that is missing or
+            NaN fulfils nothing.
         elastic_conn_id: see ElasticTrainOperator.
         aws_conn_id: see ElasticTrainOperator.
         deferrable: True waits in the triggerer; False waits in a worker, as `mode` says. Default: True.

@@ -31,8 +31,8 @@ _USUAL_SECONDS = 600.0
 class RunReader:
     """Looks at one run. Blocks. A look is one request: the status document, as the run's controller writes it.
 
-    The journal is read instead if no controller has written for a minute, and once it says that the run has ended: the
-    run may have been reopened since.
+    The journal is read instead if no controller has written for a minute. It is also read if the document says that the
+    run has ended, because the run may have been reopened since.
 
     Args:
         store: where the run is stored.

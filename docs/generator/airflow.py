@@ -75,7 +75,7 @@ def _class_section(name: str, cls: griffe.Class) -> str:
 
 
 def _parameters(cls: griffe.Class) -> dict[str, griffe.Parameter]:
-    """What the class takes, and what it hands on to those of our classes that it is made from."""
+    """The parameters of the class, and of its bases in this package."""
     found: dict[str, griffe.Parameter] = {}
     for one in (cls, *(base for base in cls.mro() if base.path.startswith("airflow_elastic."))):
         if "__init__" in one.members:
