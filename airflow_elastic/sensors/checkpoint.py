@@ -18,9 +18,9 @@ class ElasticCheckpointSensor(RunConditionSensor):
         ElasticCheckpointSensor(task_id="good_enough", run_uri="s3://training/mnist", metric="val_loss < 0.2")
 
     The run may be driven by another DAG, by a shell or by this DAG, and it need not exist yet. The sensor fails if the
-    run ends without such a checkpoint; with `soft_fail=True` it is skipped. Its result is a dict of the newest one:
-    `checkpoint` (its step), `manifest` and `data` (URIs), `metrics`, `at` (epoch seconds). It also has `run_uri`,
-    `state` and `step` of the run.
+    run ends without such a checkpoint; with `soft_fail=True` it is skipped. Its result is a dict of the newest one.
+    `checkpoint` is its step, `manifest` and `data` are its URIs. `at` is in epoch seconds. It also has `metrics`, and
+    `run_uri`, `state` and `step` of the run.
 
     Args:
         run_uri: where the run is stored. (The XCom `run_uri` of a training task names it, once that task has begun.)
