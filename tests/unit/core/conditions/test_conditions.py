@@ -34,9 +34,15 @@ def manifest(step: int, at: float, **metrics: float) -> Manifest:
     return Manifest(step, 1, 1, 2, at, f"checkpoints/data/{step}", (), metrics=metrics)
 
 
-def look(*events: ev.Event, at: float = 100.0, progress: Progress | None = None, **more: Any) -> Look:
+def look(
+    *events: ev.Event,
+    at: float = 100.0,
+    progress: Progress | None = None,
+    slow: tuple[int, ...] = (),
+    **more: Any,
+) -> Look:
     """A look as it is read from storage: plain JSON."""
-    told = document("/run", story(*events), progress, at)
+    told = document("/run", story(*events), progress, at, slow=slow)
     return Look(json.loads(json.dumps(told)), at, **more)
 
 
@@ -165,15 +171,8 @@ def test_each_sign_has_its_limit_and_must_last_for_two_looks(name: str) -> None:
 
 
 def test_a_rank_that_is_slow_in_two_looks_is_a_straggler() -> None:
-    quick = told(5, 99.0, workers=3)
-    slow = replace(
-        quick,
-        ranks=tuple(
-            replace(rank, step_seconds=0.1, forward_seconds=0.09 if rank.rank == 1 else 0.01)
-            for rank in quick.ranks
-        ),
-    )
-    healthy, sick = look(*LIVE, progress=quick), look(*LIVE, progress=slow)
+    report = told(5, 99.0, workers=3)
+    healthy, sick = look(*LIVE, progress=report), look(*LIVE, progress=report, slow=(1,))
     condition = Unhealthy(straggler=True)
     assert [alarms(condition, sick, healthy), alarms(condition, healthy, sick)] == [set(), set()]
     assert alarms(condition, sick, sick) == {"straggler"}
