@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,8 +11,8 @@ from typing import Any
 
 from airflow_elastic.core.event_sentences import restoring, waits
 from airflow_elastic.core.overview.failing_line import with_line
-from airflow_elastic.core.overview.pace import median_seconds
-from airflow_elastic.core.overview.risk import reached
+from airflow_elastic.core.overview.pace import median_seconds, recent_paces
+from airflow_elastic.core.overview.risk import at_risk, reached
 from airflow_elastic.core.overview.slow_ranks import slow_ranks
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
@@ -19,6 +20,9 @@ from airflow_elastic.spec.status import Wait, Waiting
 
 #: A controller writes at least every 5 s, and twice its longest pause is 60 s: after that none is at work.
 SILENT_SECONDS = 60.0
+
+#: So much training that is not saved is worth a person's time, whatever the run's own interval is.
+UNSAVED_SECONDS = 2 * 3600.0
 
 #: Ranks without a step for so long are worth a look, or for so many of their usual steps if that is more.
 STILL_SECONDS, STILL_STEPS = 60.0, 20.0
@@ -178,6 +182,7 @@ def _troubles(document: Mapping[str, Any], now: float) -> Iterator[str]:
     loss = document.get("loss")
     if isinstance(loss, float) and not math.isfinite(loss):
         yield f"the loss is {'not a number' if math.isnan(loss) else 'infinite'}"
+    yield from _not_saved(document)
     unsaved = (document.get("checkpoints") or {}).get("unsaved")
     if unsaved is not None:
         yield f"step {unsaved['step']} is not saved as it should be: {unsaved['reason']}"
@@ -190,6 +195,14 @@ def _troubles(document: Mapping[str, Any], now: float) -> Iterator[str]:
     wait = document.get("waiting")
     if wait and document.get("state") == "running" and (words := _waiting(wait)):
         yield f"further workers wait: {words.removeprefix('waits: ')}"
+
+
+def _not_saved(document: Mapping[str, Any]) -> Iterator[str]:
+    """How much a failure would cost, if that is much."""
+    paces = recent_paces(document)
+    risk = at_risk(document, statistics.median(paces) if paces else None)
+    if risk["seconds"] >= UNSAVED_SECONDS:
+        yield f"a failure now loses {int(risk['steps']):,} steps, {duration(risk['seconds'])}"
 
 
 def _still(ranks: list[Mapping[str, Any]], now: float) -> Iterator[str]:

@@ -54,6 +54,7 @@ def row(path: str, uri: str, document: Mapping[str, Any], now: float, **more: An
         "updated_at": document.get("ended_at") or document.get("at"),
         "loss": document.get("loss"),
         "samples_per_second": (document.get("samples") or {}).get("per_second"),
+        "saved_step": ((document.get("checkpoints") or {}).get("newest") or {}).get("step"),
         "checkpoint_at": ((document.get("checkpoints") or {}).get("newest") or {}).get("at"),
         "sparkline": [],
     }

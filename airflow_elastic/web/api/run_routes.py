@@ -95,6 +95,8 @@ def routes_of_a_run(host: Host, *, edit: Sequence[params.Depends]) -> APIRouter:
         opened = host.open(request)
         if not opened.edit:
             raise HTTPException(403, "you may look at this run, but not change it")
+        if name not in actions.NAMES:  # no record of what is no action
+            raise HTTPException(400, f"action: given {name[:80]!r}; allowed: {', '.join(actions.NAMES)}")
         host.audit(request, opened, name, given)
         try:
             text = actions.ask(opened.reader.snapshot(0.0), name, given, by=opened.user or "somebody unknown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,15 @@ def test_what_a_person_should_know(changes: dict[str, Any], words: str) -> None:
     level, headline = of(*LIVE, progress=at_work(), **changes)
     assert level == "warning"
     assert words in headline
+
+
+def test_much_that_is_not_saved_is_told() -> None:
+    reports = tuple(replace(rank, step_seconds=200.0) for rank in at_work().ranks)
+    slow = at_work(ranks=reports, stretches=(Stretch(1, 4, 4, NOW - 60),))
+    level, headline = of(*LIVE, progress=slow)
+    assert (level, headline.endswith("; a failure now loses 40 steps, 2 h 13 min")) == ("warning", True)
+    saved = {"checkpoints": {"newest": {"step": 39, "at": NOW}}}
+    assert of(*LIVE, progress=slow, **saved)[0] == "ok"
 
 
 def test_no_step_for_long_is_told() -> None:

@@ -24,6 +24,7 @@ export interface RunRow {
   step: number | null;
   total_steps: number | null;
   progress: number | null;
+  saved_step?: number | null;
   eta_seconds: number | null;
   world_size: number | null;
   workers: number | null;
@@ -86,8 +87,16 @@ export interface Status {
   phases?: PhaseRow[];
   /** While started ranks have made no step. */
   starting?: { since: number } | null;
+  ranks?: RankNews[];
   excluded_machines?: string[];
   goodput: number;
+}
+
+/** What a rank reported last: its step, and when it made that. */
+export interface RankNews {
+  rank: number;
+  step: number;
+  at: number;
 }
 
 export interface PhaseRow {

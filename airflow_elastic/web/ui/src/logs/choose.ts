@@ -1,5 +1,5 @@
 // Which log to show.
-import type { LogIndex } from "../api/types.ts";
+import type { LogIndex, RankNews } from "../api/types.ts";
 import { stripped } from "../format/ansi.ts";
 
 export interface Place {
@@ -39,4 +39,12 @@ const SEARCHED = 120;
 export function lastLine(traceback: string | null | undefined): string {
   const line = stripped(traceback ?? "").trim().split("\n").at(-1)?.trim() ?? "";
   return line.slice(0, SEARCHED);
+}
+
+/** For how long no rank has made a step, in seconds, and the rank that is behind the others: they wait for it. */
+export function stillFor(ranks: readonly RankNews[], now: number): { seconds: number; rank: number } | null {
+  const heard = ranks.filter(({ at }) => at > 0);
+  const behind = heard.toSorted((a, b) => a.step - b.step || a.at - b.at)[0];
+  if (!behind) return null;
+  return { seconds: now - Math.max(...heard.map(({ at }) => at)), rank: behind.rank };
 }

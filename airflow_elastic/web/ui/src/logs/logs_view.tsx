@@ -65,7 +65,7 @@ export function LogsView({ path, overview }: { path: string; overview: Overview 
   const live = overview.status.ended_at === null && place.attempt === attempts[0]?.number;
   return (
     <Panel title={`Attempt ${place.attempt}, rank ${place.rank}`} aside={tools}>
-      <Matches path={path} place={place} text={text} onPick={(offset) => change({ at: String(offset) })} />
+      <Matches path={path} place={place} text={text} live={live} onPick={(offset) => change({ at: String(offset) })} />
       <Reader key={`${place.attempt}.${place.rank}.${generation}.${at}`} {...{ path, place, at, text, wrap, live }} onEnd={() => change({ at: null })} />
     </Panel>
   );

@@ -12,18 +12,23 @@ interface Props {
   path: string;
   place: Place;
   text: string;
+  /** Whether the log may still grow. */
+  live: boolean;
   onPick: (offset: number) => void;
 }
 
 const LINE = 400;
+/** A search reads the whole log. */
+const SELDOM = 20;
 
 export function Matches(props: Props) {
   return props.text ? <Found {...props} /> : null;
 }
 
-function Found({ path, place, text, onPick }: Props) {
+function Found({ path, place, text, live, onPick }: Props) {
   const url = address(`/${path}/logs/text`, { ...place, offset: -1, limit: 1, q: text });
-  const polled = usePolled<LogText>(url, usePollInterval() * 3);
+  const interval = usePollInterval() * SELDOM;
+  const polled = usePolled<LogText>(url, live ? interval : null);
   const matches = polled.document?.matches;
   if (!matches) return <p className="el-empty">{polled.trouble ?? "Searching"}</p>;
   return (

@@ -23,8 +23,13 @@ function shortUri(uri: string, roots: readonly string[]): string {
   return (root && uri.slice(root.length).replace(/^\//, "")) || uri;
 }
 
+function savedWords({ saved_step: saved }: RunRow): string {
+  return saved ? `Saved up to step ${grouped(saved)}` : "Nothing is saved yet";
+}
+
 export const RunTableRow = memo(function RunTableRow({ run, now, roots }: Props) {
   const { progress, total_steps: total } = run;
+  const safe = total && progress !== null ? Math.min((run.saved_step ?? 0) / total, progress) : 0;
   const where = [run.dag_id, run.task_id].filter(Boolean).join(".") || shortUri(run.uri, roots);
   return (
     <tr className={`el-health-${run.healthy}`}>
@@ -43,8 +48,9 @@ export const RunTableRow = memo(function RunTableRow({ run, now, roots }: Props)
       <td data-name="Progress">
         <span className="el-run-progress">
           {progress !== null && (
-            <span className={`el-bar el-bar-${run.ended_at === null ? "running" : run.state}`} aria-hidden="true">
-              <span className="el-bar-safe" style={{ width: `${progress * 100}%` }} />
+            <span title={savedWords(run)} className={`el-bar el-bar-${run.ended_at === null ? "running" : run.state}`} aria-hidden="true">
+              <span className="el-bar-reached" style={{ width: `${progress * 100}%` }} />
+              <span className="el-bar-safe" style={{ width: `${safe * 100}%` }} />
             </span>
           )}
           <span className="el-sub">

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pause } from "../../src/api/loop.ts";
 import { quoted } from "../../src/format/shell.ts";
-import { chosen, lastLine, rankOptions } from "../../src/logs/choose.ts";
+import { chosen, lastLine, rankOptions, stillFor } from "../../src/logs/choose.ts";
 import { slowWords } from "../../src/overview/slow_words.ts";
 import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
 import { nextSort } from "../../src/runs/sort.ts";
@@ -75,4 +75,10 @@ test("a command to copy is one that a shell reads as it is meant", () => {
 test("the last line of a traceback is what to search for", () => {
   assert.equal(lastLine("Traceback\n  File\n\u001b[31mValueError: bad\u001b[0m\n\n"), "ValueError: bad");
   assert.equal(lastLine(null), "");
+});
+
+test("where nothing moves, the rank that is behind is looked at", () => {
+  const ranks = [{ rank: 0, step: 41, at: 90 }, { rank: 1, step: 40, at: 95 }, { rank: 2, step: 41, at: 99 }, { rank: 3, step: 0, at: 0 }];
+  assert.deepEqual(stillFor(ranks, 200), { seconds: 101, rank: 1 });
+  assert.equal(stillFor([], 200), null);
 });
