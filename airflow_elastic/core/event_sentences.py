@@ -5,24 +5,33 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
+from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
-from airflow_elastic.core.tensorboard import board_command
 from airflow_elastic.core.units import size
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
+
+#: Of a TensorBoard beside workers on a cluster.
+BOARD_PORT = 6006
+
+#: The label of a job's pods; `engines.kube.render.names` has it, too.
+_JOB_LABEL = "airflow-elastic/job"
+
+#: The engine whose own platform shows TensorBoard.
+_SHOWS_IT = "pytorchtrainingjob"
 
 
 def sentence(event: Event, before: RunState | None, state: RunState) -> str | None:
@@ -273,3 +282,22 @@ def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:
 def _and_then(state: RunState) -> str:
     """What a live attempt does now that the run should end."""
     return ": save, then end" if state.attempt.phase is Phase.ENDING else ""
+
+
+def tensorboard_command(uri: str) -> str:
+    """`tensorboard --logdir /mnt/runs/mnist/tensorboard`: shows the event files of a run that writes them."""
+    return f"tensorboard --logdir {shlex.quote(f'{uri}/{layout.TENSORBOARD}'.rstrip('/'))}"
+
+
+def board_command(spec: RunSpec, job: str) -> str | None:
+    """The command that opens the TensorBoard beside the workers of a job; None if there is none.
+
+    Worker 0 has it, and its pod is the first one by name.
+    """
+    board = spec.engine_options.get("tensorboard")
+    if not isinstance(board, Mapping) or spec.engine == _SHOWS_IT:
+        return None
+    port, namespace = board.get("port", BOARD_PORT), spec.engine_options.get("namespace", "default")
+    kubectl = f"kubectl -n {shlex.quote(str(namespace))}"
+    pod = f"$({kubectl} get pods -l {_JOB_LABEL}={job} -o name | head -n 1)"
+    return f"{kubectl} port-forward {pod} {port}"

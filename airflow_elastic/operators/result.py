@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.core.event_sentences import tensorboard_command
 from airflow_elastic.core.restart import has_begun
 from airflow_elastic.core.state import Cause, FailureKind
-from airflow_elastic.core.tensorboard import tensorboard_command
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:

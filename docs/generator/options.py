@@ -9,8 +9,7 @@ from airflow_elastic.engines.kube.kinds.elasticjob_options import ElasticJobOpti
 from airflow_elastic.engines.kube.kinds.pytorchjob import PyTorchJobOptions
 from airflow_elastic.engines.kube.kinds.tensorstack import TensorStackBoard, TensorStackOptions
 from airflow_elastic.engines.kube.kinds.trainjob import TrainJobOptions
-from airflow_elastic.engines.kube.options import KubeOptions, Volume
-from airflow_elastic.engines.kube.render.tensorboard import TensorBoard
+from airflow_elastic.engines.kube.options import KubeOptions, TensorBoard, Volume
 from airflow_elastic.engines.local.engine import _OPTIONS as LOCAL
 from airflow_elastic.launchers.builtin import TorchrunOptions
 from airflow_elastic.launchers.dlrover import DLRoverOptions

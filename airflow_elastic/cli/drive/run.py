@@ -27,8 +27,8 @@ from airflow_elastic.cli.drive.progress_lines import ProgressLines, progress_lin
 from airflow_elastic.cli.drive.spec_file import in_file, read_plain
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.control.runs import Run, start_run
+from airflow_elastic.core.event_sentences import tensorboard_command
 from airflow_elastic.core.machine import replay
-from airflow_elastic.core.tensorboard import tensorboard_command
 from airflow_elastic.engines.api import find_engine
 from airflow_elastic.spec.errors import InvalidInput, RunDiffers, RunMissing, SpecError
 from airflow_elastic.spec.run import RunSpec

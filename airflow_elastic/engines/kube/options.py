@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_elastic.adapters.kube import Access
+from airflow_elastic.core.event_sentences import BOARD_PORT
 from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES, QUEUE_LABELS
 from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
-from airflow_elastic.engines.kube.render.tensorboard import TensorBoard
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
@@ -20,6 +20,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _QUEUEING = ("kueue", "volcano", "native")
 _SOURCES = ("claim", "secret", "config_map", "host_path", "empty_dir")
+
+#: What a TensorBoard may take for granted. Without TensorFlow it has some 110 MB; what it shows comes on top.
+_RESOURCES = {"cpu": "10m", "memory": "256Mi"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,30 @@ class Volume:
             check.that(len(given) == 1, "claim", given or None, f"exactly one of {', '.join(_SOURCES)}")
             good = self.empty_dir is None or self.empty_dir is True or isinstance(self.empty_dir, Mapping)
             check.that(good, "empty_dir", self.empty_dir, "true, or a mapping such as {sizeLimit: 10Gi}")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBoard:
+    """A TensorBoard beside the workers. With `tensorboard: true` of the run, it shows the run's event files.
+
+    Attributes:
+        image: with TensorBoard; for a run on S3 also with boto3. Default: the workers' own.
+        port: in the pod.
+        resources: that each worker's pod requests for it, in Kubernetes' form. Default: cpu 10m, memory 256Mi.
+    """
+
+    #: Whether it is a container of the workers' pods, and no pod of a platform.
+    is_sidecar: ClassVar[bool] = True
+
+    image: str | None = None
+    port: int = BOARD_PORT
+    resources: Mapping[str, str] = field(default_factory=lambda: dict(_RESOURCES))
+
+    def __post_init__(self) -> None:
+        with Checks() as check:
+            check.that(1024 <= self.port <= 65535, "port", self.port, "an integer from 1024 to 65535")
+            for name, value in self.resources.items():
+                check.that(is_quantity(value), f"resources.{name}", value, ALLOWED)
 
 
 @dataclass(frozen=True, slots=True)

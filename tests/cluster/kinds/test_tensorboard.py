@@ -17,7 +17,7 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.core.tensorboard import board_command
+from airflow_elastic.core.event_sentences import board_command
 from airflow_elastic.testing.ports import free_port
 from tests.cluster.kinds.test_training import training
 from tests.support.driving import driving

@@ -16,13 +16,13 @@ from typing import Any, cast
 
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import Resource
-from airflow_elastic.core.tensorboard import BOARD_PORT
+from airflow_elastic.core.event_sentences import BOARD_PORT
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.engines.kube.kind import Change, Object
-from airflow_elastic.engines.kube.options import KubeOptions, options_of
+from airflow_elastic.engines.kube.options import KubeOptions, TensorBoard, options_of
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, named, pod_template
-from airflow_elastic.engines.kube.render.tensorboard import TensorBoard, fileset
+from airflow_elastic.engines.kube.render.tensorboard import fileset
 from airflow_elastic.spec.errors import EngineError, Problem
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase, WorkerStatus

@@ -8,16 +8,11 @@ TensorBoard; the others sleep. TensorBoard listens to its own pod alone, because
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.core.tensorboard import BOARD_PORT
 from airflow_elastic.engines.kube.render.names import VARIABLE_PREFIX, VOLUME_PREFIX
-from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import Problem
-from airflow_elastic.spec.validation import Checks
 
 if TYPE_CHECKING:
     from airflow_elastic.engines.api import Job
@@ -27,38 +22,11 @@ if TYPE_CHECKING:
 #: The name of its container.
 CONTAINER = f"{VOLUME_PREFIX}tensorboard"
 
-#: What it may take for granted. Without TensorFlow it has some 110 MB; what it shows comes on top.
-_RESOURCES = {"cpu": "10m", "memory": "256Mi"}
-
 # The first process of a container ignores SIGTERM unless it says otherwise: the pod would end only when it is killed.
 _SCRIPT = (
     f'if [ "${VARIABLE_PREFIX}INDEX" = 0 ]; then exec "$@"; fi; trap "exit 0" TERM; '
     "while true; do sleep 86400 & wait $!; done"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TensorBoard:
-    """A TensorBoard beside the workers. With `tensorboard: true` of the run, it shows the run's event files.
-
-    Attributes:
-        image: with TensorBoard; for a run on S3 also with boto3. Default: the workers' own.
-        port: in the pod.
-        resources: that each worker's pod requests for it, in Kubernetes' form. Default: cpu 10m, memory 256Mi.
-    """
-
-    #: Whether it is a container of the workers' pods, and no pod of a platform.
-    is_sidecar: ClassVar[bool] = True
-
-    image: str | None = None
-    port: int = BOARD_PORT
-    resources: Mapping[str, str] = field(default_factory=lambda: dict(_RESOURCES))
-
-    def __post_init__(self) -> None:
-        with Checks() as check:
-            check.that(1024 <= self.port <= 65535, "port", self.port, "an integer from 1024 to 65535")
-            for name, value in self.resources.items():
-                check.that(is_quantity(value), f"resources.{name}", value, ALLOWED)
 
 
 def sidecar(job: Job, options: KubeOptions, env: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.plugins import how_to_install
-from airflow_elastic.core.tensorboard import tensorboard_command
+from airflow_elastic.core.event_sentences import tensorboard_command
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:

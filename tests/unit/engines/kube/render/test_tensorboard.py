@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.core.tensorboard import board_command
+from airflow_elastic.core.event_sentences import board_command
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.options import TensorBoard
 from airflow_elastic.engines.kube.render.names import JOB_LABEL
-from airflow_elastic.engines.kube.render.tensorboard import CONTAINER, TensorBoard
+from airflow_elastic.engines.kube.render.tensorboard import CONTAINER
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
 from tests.support.machine.patience import PATIENCE_SECONDS
