@@ -43,6 +43,9 @@ def test_what_ranks_began_from_takes_nothing_back_of_what_is_known_since(tmp_pat
     for step, expected in ((2, [1, 2]), (3, [1, 3]), (4, [3, 4]), (5, [3, 5])):
         worker.save(objects(step), step, Position(), reason="steps", metrics={})
         assert checkpoints.steps(worker.store) == expected
+        _, read = checkpoint_retention.readings(worker.store)
+        if step == 2:  # it is written once, however many saves follow
+            assert (read[1].by, read[1].at) == ("ranks of attempt 1", 1.0)
         if step == 3:
             checkpoint_retention.note_verified(worker.store, 3)
 
