@@ -32,7 +32,7 @@ class RunConditionSensor(OnRun, BaseSensorOperator):
         elastic_conn_id: see ElasticTrainOperator.
         aws_conn_id: see ElasticTrainOperator.
         deferrable: True waits in the triggerer; False waits in a worker, as `mode` says. Default: True.
-        poke_interval: the longest time between two looks at the run, seconds. Default: 10.
+        poke_interval: the longest time between two looks at the run, seconds. Default: 30.
 
     Raises:
         SpecError: at parse time, if an argument has a value that is not allowed.
@@ -51,7 +51,7 @@ class RunConditionSensor(OnRun, BaseSensorOperator):
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
         deferrable: bool = True,
-        poke_interval: float = 10.0,
+        poke_interval: float = 30.0,
         **kwargs: Any,
     ) -> None:
         numbers = interval_problem("poke_interval", poke_interval), _limit_problem(kwargs.get("timeout"))

@@ -31,7 +31,7 @@ class ElasticHealthSensor(RunConditionSensor):
         elastic_conn_id: see ElasticTrainOperator.
         aws_conn_id: see ElasticTrainOperator.
         deferrable: True waits in the triggerer; False waits in a worker, as `mode` says. Default: True.
-        poke_interval: the longest time between two looks at the run, seconds. Default: 10.
+        poke_interval: the longest time between two looks at the run, seconds. Default: 30.
 
     Raises:
         SpecError: at parse time, if no sign is given, or an argument has a value that is not allowed.

@@ -29,7 +29,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
         condition: the condition, as `core.conditions.to_plain` gives it.
         elastic_conn_id: see ElasticHook.
         aws_conn_id: see ElasticHook.
-        poll_seconds: the longest time between two looks at the run, seconds. Default: 10.
+        poll_seconds: the longest time between two looks at the run, seconds. Default: 30.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
         condition: Mapping[str, Any],
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
-        poll_seconds: float = 10.0,
+        poll_seconds: float = 30.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kwargs: dict[str, Any] = {
