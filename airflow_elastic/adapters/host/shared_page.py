@@ -28,12 +28,8 @@ FINISHED: Final = 10  # 1: the script says that training is complete
 SAVED: Final = 11  # 1 more than the newest step whose state was saved to be written to storage; 0: none was
 RESTORED: Final = 28  # bytes of the checkpoint that are read so far
 TO_RESTORE: Final = 29  # bytes of the checkpoint that have to be read
-LEFT_OUT: Final = (
-    31  # 1 more than the newest step whose save was due, and skipped because one was still being written
-)
-VERIFIED: Final = (
-    30  # when all ranks had verified the restored state, from storage only, epoch seconds; 0: not
-)
+LEFT_OUT: Final = 31  # 1 more than the newest step whose due save was skipped, as one was still being written
+VERIFIED: Final = 30  # epoch seconds when all ranks had verified a state restored from storage only; 0: not
 WAITING: Final = 27  # 1: training stands still until the agent has written what was saved before; 2: `ENDING`
 
 # And once a second:
