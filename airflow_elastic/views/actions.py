@@ -58,7 +58,7 @@ def actions(snapshot: Snapshot, *, edit: bool) -> list[dict[str, Any]]:
         "stop": "Workers save, then end; the step they are at is kept. The run can be carried on later.",
         "pin": "The checkpoint stays, and takes its place in storage, until it is unpinned.",
         "unpin": "The next save may remove the checkpoint, if the run's policy does not keep it.",
-        "resume": f"Nothing happens until the run is carried on. Then it begins at this step: {_again(snapshot)}"
+        "resume": f"Nothing happens now. To let the run go on from this step, then {_again(snapshot)}"
         if state.ended
         else f"The attempt ends without saving{_lost(risk)}. Later checkpoints are set aside, training pauses "
         f"{restart}.",
@@ -120,7 +120,7 @@ def ask(snapshot: Snapshot, name: str, given: Mapping[str, Any], *, by: str) -> 
         case "resume":
             step = _integer(given, "step")
             run.ask_resume(step, by=by)
-            ended = f"To carry the run on: {_again(snapshot)}" if snapshot.state.ended else then
+            ended = f"To carry the run on, {_again(snapshot)}" if snapshot.state.ended else then
             return f"Asked to go on from step {step}. {ended}"
         case _:
             machine = _text(given, "machine")
@@ -181,7 +181,7 @@ def _again(snapshot: Snapshot) -> str:
     """How a run that has ended is carried on."""
     if any(snapshot.tasks):
         return "clear its task in Airflow."
-    return f"`airflow-elastic run --uri {shlex.quote(snapshot.store.uri)}`."
+    return f"call `airflow-elastic run --uri {shlex.quote(snapshot.store.uri)}`."
 
 
 def _saving(snapshot: Snapshot) -> str:

@@ -128,11 +128,11 @@ def _doing(document: Mapping[str, Any], now: float) -> Health:
             Level.OK, f"Attempt {number} restores: {restoring(reading['bytes'], reading['of_bytes'])}"
         )
     if starting := document.get("starting"):
-        waited = duration(now - starting["since"])
+        waited, limit = now - starting["since"], starting["limit_seconds"]
         return Health(
-            Level.OK,
-            f"Ranks of attempt {number} start: no step for {waited} so far, "
-            f"{duration(starting['limit_seconds'])} are allowed{_after(attempts)}",
+            Level.WARNING if 2 * waited > limit else Level.OK,
+            f"Ranks of attempt {number} start: no step for {duration(waited)} so far, "
+            f"{duration(limit)} are allowed{_after(attempts)}",
         )
     return Health(Level.OK, _training(document))
 

@@ -61,6 +61,13 @@ def test_one_slow_look_is_no_straggler() -> None:
     assert of(*LIVE, progress=at_work(ranks=tuple(ranks)))[0] == "ok"
 
 
+def test_a_start_that_takes_most_of_its_time_is_worth_a_look() -> None:
+    starting = {"since": NOW - 100, "limit_seconds": 250.0}
+    document = {"state": "running", "attempts": [{"number": 1}], "starting": starting}
+    assert health(document, NOW).level is Level.OK
+    assert health(document, NOW + 50).level is Level.WARNING
+
+
 def test_how_long_a_pause_lasts() -> None:
     document = {
         "state": "pausing",

@@ -12,6 +12,15 @@ const TIERS: Record<string, string> = {
   disk: "On the workers' own disks, as they last said: it survives a restart of the machines",
 };
 
+/** Words for the reasons that are none by themselves. */
+const REASONS: Record<string, string> = {
+  steps: "after so many steps",
+  seconds: "after so long",
+  script: "the script asked",
+  requested: "somebody asked",
+  final: "end of training",
+};
+
 interface Props {
   checkpoint: Checkpoint;
   metric: boolean;
@@ -40,7 +49,7 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
         ))}
       </td>
       <td data-name="Attempt" className="el-num">{checkpoint.attempt ?? NOTHING}</td>
-      <td data-name="Why it was saved">{checkpoint.reason ?? "–"}</td>
+      <td data-name="Why it was saved">{REASONS[checkpoint.reason ?? ""] ?? checkpoint.reason ?? NOTHING}</td>
       {metric && (
         <td
           data-name="Metric"

@@ -5,7 +5,7 @@ import { bytes, count, grouped, NOTHING, percent, ranges } from "../format/numbe
 import { duration, roughly } from "../format/times.ts";
 import { useServerNow } from "../parts/now.ts";
 import { ConfirmAction } from "../run/confirm_action.tsx";
-import { pace, silent, SLOW } from "./selection.ts";
+import { pace, silent, slow } from "./selection.ts";
 
 const FEW_SECONDS = 10;
 
@@ -121,7 +121,7 @@ const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowPr
       <td data-name="Step" className="el-num">{grouped(worker.step)}</td>
       <td data-name="Step time" className="el-num">{duration(worker.step_seconds)}</td>
       <td data-name="Forward pass" className="el-num">{duration(worker.forward_seconds)}</td>
-      <td data-name="Against the median">{relative === null ? NOTHING : <Deviation relative={relative} />}</td>
+      <td data-name="Against the median">{relative === null ? NOTHING : <Deviation relative={relative} slow={worker.straggler || slow(worker)} />}</td>
       <td data-name="CPU cores" className="el-num">{worker.cpu === null ? NOTHING : worker.cpu.toFixed(worker.cpu < 0.95 ? 2 : 1)}</td>
       <td data-name="Memory" className="el-num">{bytes(worker.memory_bytes)}</td>
       {gpus && (
@@ -138,9 +138,8 @@ const Row = memo(function Row({ worker, quiet, gpus, exclude, onExclude }: RowPr
 });
 
 /** A bar to the right of the middle: slower than the median; to the left: faster. */
-function Deviation({ relative }: { relative: number }) {
+function Deviation({ relative, slow }: { relative: number; slow: boolean }) {
   const share = Math.min(Math.abs(relative - 1), 1) * 50;
-  const slow = relative >= SLOW;
   return (
     <span className="el-deviation">
       <span className="el-deviation-bar" aria-hidden="true">

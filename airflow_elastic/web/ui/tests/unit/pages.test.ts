@@ -1,11 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pause } from "../../src/api/loop.ts";
+import type { Worker } from "../../src/api/types.ts";
 import { quoted } from "../../src/format/shell.ts";
 import { chosen, lastLine, rankOptions, stillFor } from "../../src/logs/choose.ts";
 import { slowWords } from "../../src/overview/slow_words.ts";
 import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
 import { nextSort } from "../../src/runs/sort.ts";
+import { slow, unwell } from "../../src/workers/selection.ts";
 import { columnsFor, heatColour, loudness, slowestRow } from "../../src/workers/heat_scale.ts";
 
 test("a task instance leads to its run, whatever its ids are made of", () => {
@@ -81,4 +83,16 @@ test("where nothing moves, the rank that is behind is looked at", () => {
   const ranks = [{ rank: 0, step: 41, at: 90 }, { rank: 1, step: 40, at: 95 }, { rank: 2, step: 41, at: 99 }, { rank: 3, step: 0, at: 0 }];
   assert.deepEqual(stillFor(ranks, 200), { seconds: 101, rank: 1 });
   assert.equal(stillFor([], 200), null);
+});
+
+test("a difference of a few milliseconds makes nobody slow", () => {
+  const worker: Worker = {
+    name: "node-0", index: 0, state: "running", machine: null, ranks: [0], step: 1, step_seconds: 0.02, relative: 1, forward_seconds: 0.006,
+    relative_forward: 1.9, cpu: null, memory_bytes: null, gpu_utilisation: null, gpu_memory_bytes: null, last_word_at: 1, last_word_seconds: 0,
+    straggler: false, waiting: null, reason: null,
+  };
+  assert.ok(!slow(worker) && !unwell(worker));
+  assert.ok(slow({ ...worker, forward_seconds: 0.06 }));
+  assert.ok(unwell({ ...worker, straggler: true }));
+  assert.ok(slow({ ...worker, relative_forward: null, relative: 2, step_seconds: 0.5 }));
 });
