@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from airflow_elastic.adapters.records.history.read import CONTROLLER, TRAINING, Known, Stored, read_source
 from airflow_elastic.core import history as charts
-from airflow_elastic.core.history.fold import fold, only
+from airflow_elastic.core.history.fold import counting, fold, only
+from airflow_elastic.core.history.join_conditions import joined_conditions
 from airflow_elastic.core.overview.eta import paces
-from airflow_elastic.spec.history import History
+from airflow_elastic.spec.history import History, Part, Table
 from airflow_elastic.views.cache import Reader
 
 T = TypeVar("T")
@@ -32,27 +33,44 @@ STEP, LOSS = "step", "loss"
 MOST_POINTS, MOST_COLUMNS = 2000, 240
 
 
-def of_overview(reader: Reader, *, stale: float = 0.0) -> History:
-    """Steps and conditions in the history of a run, as it was some seconds ago. Without a history, they are empty.
+def of_overview(reader: Reader, *, stale: float = 0.0) -> tuple[list[float], list[dict[str, Any]]]:
+    """What the overview shows of the history: the recent seconds per step, and the newest 500 conditions.
 
     Args:
         reader: of the run.
-        stale: up to this age in seconds an old one is returned at once, and read again behind the back.
+        stale: up to this age in seconds old ones are returned at once, and read again behind the back.
     """
-    return reader.kept("history", lambda: _folded(reader, [STEP])[0], _age(reader), stale=stale)
+
+    def made() -> tuple[list[float], list[dict[str, Any]]]:
+        at, parts, _ = _counting(reader, [STEP])
+        lasted = joined_conditions(one for part in parts for one in part.conditions)
+        found = charts.conditions(History(at, controller=Part(conditions=lasted)))
+        return _recent([part.table for part in parts], at), found[-500:]
+
+    return reader.kept("history", made, _age(reader), stale=stale)
 
 
-def _folded(reader: Reader, names: Iterable[str] | None, matrix: str = "") -> tuple[History, list[str]]:
-    """The history with these series, or those that match a pattern, and one matrix; and the names of all series."""
+def _counting(reader: Reader, names: Iterable[str] | None) -> tuple[float, list[Part], list[str]]:
+    """When the history was read; what counts of its parts, with these series alone; and the names of all series.
+
+    Charts join the buckets themselves: to join them by age before would take longer than all the rest.
+    """
     at, stored = reader.kept("stored", lambda: _stored(reader), _age(reader))
     wanted = charts.matching(names)
-    parts, known = [], set[str]()
+    parts, known = list[Part](), set[str]()
     for one in stored:
-        recent = list(one.recent.values())
+        recent = one.recent.values()
         known.update(name for part in (one.archive, *recent) for name in part.table.columns)
-        chosen = [only(part, wanted, matrix) for part in (one.archive, *recent)]
-        parts.append(fold(chosen[0], chosen[1:]))
-    return History(at, *parts), sorted(known)
+        parts += counting(only(one.archive, wanted), [only(part, wanted) for part in recent])
+    return at, parts, sorted(known)
+
+
+def _matrix(reader: Reader, name: str) -> History:
+    """The history with one matrix and no series."""
+    at, (training, _) = reader.kept("stored", lambda: _stored(reader), _age(reader))
+    nothing = charts.matching(())
+    recent = [only(part, nothing, name) for part in training.recent.values()]
+    return History(at, fold(only(training.archive, nothing, name), recent))
 
 
 def _stored(reader: Reader) -> tuple[float, list[Stored]]:
@@ -67,9 +85,10 @@ def _age(reader: Reader) -> float:
     return ENDED_AGE if reader.snapshot().state.ended else AGE
 
 
-def recent(found: History, until: float) -> list[float]:
+def _recent(tables: list[Table], until: float) -> list[float]:
     """Seconds per step in the last half hour, of each part of it."""
-    chosen = charts.select(found, [STEP], until - RECENT_SECONDS, until, RECENT_PARTS)["series"].get(STEP)
+    since = until - RECENT_SECONDS
+    chosen = charts.choose(tables, until, [STEP], since, until, RECENT_PARTS)["series"].get(STEP)
     if chosen is None:
         return []
     known = [
@@ -78,11 +97,6 @@ def recent(found: History, until: float) -> list[float]:
         if isinstance(step, float | int) and math.isfinite(step)
     ]
     return paces([t for t, _ in known], [step for _, step in known])
-
-
-def conditions(found: History) -> list[dict[str, Any]]:
-    """What lasted for a while: the newest 500."""
-    return charts.conditions(found)[-500:]
 
 
 def sparkline(found: History) -> list[float]:
@@ -114,8 +128,9 @@ def charted(
     of = (_finite(since), _finite(until), max(1, min(points, MOST_POINTS)))
 
     def made() -> T:
-        found, known = _folded(reader, wanted)
-        document = {**charts.select(found, wanted, *of), "names": known}
+        at, parts, known = _counting(reader, wanted)
+        tables = [part.table for part in parts]
+        document = {**charts.choose(tables, at, wanted, *of), "names": known}
         for series in document["series"].values():
             for name in ("mean", "min", "max"):
                 series[name] = _short(series[name])
@@ -136,9 +151,9 @@ def heatmap(
     of = (_finite(since), _finite(until), max(1, min(columns, MOST_COLUMNS)))
 
     def made() -> T:
-        found, _ = _folded(reader, (), charts.FORWARD_TIMES)
+        found = _matrix(reader, charts.FORWARD_TIMES)
         if not found.training.matrices:
-            found, _ = _folded(reader, (), charts.STEP_TIMES)
+            found = _matrix(reader, charts.STEP_TIMES)
         document = charts.heatmap(found, *of)
         return form({"at": found.at, **document, "rows": [_short(row) for row in document["rows"]]})
 

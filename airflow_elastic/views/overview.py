@@ -70,8 +70,8 @@ def shown(reader: Reader, snapshot: Snapshot, form: Callable[[dict[str, Any]], T
     """
 
     def made() -> T:
-        found = history.of_overview(reader, stale=history.STALE)
-        return form(overview(snapshot, history.recent(found, snapshot.at), history.conditions(found)))
+        paces, conditions = history.of_overview(reader, stale=history.STALE)
+        return form(overview(snapshot, paces, conditions))
 
     return reader.kept_of(snapshot, "overview", made)
 

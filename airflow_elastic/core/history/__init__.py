@@ -7,6 +7,7 @@ nothing of where a history is stored.
 from airflow_elastic.core.history.charts import (
     FORWARD_TIMES,
     STEP_TIMES,
+    choose,
     conditions,
     heatmap,
     matching,
@@ -15,4 +16,14 @@ from airflow_elastic.core.history.charts import (
     select,
 )
 
-__all__ = ["FORWARD_TIMES", "STEP_TIMES", "conditions", "heatmap", "matching", "matrix", "newest", "select"]
+__all__ = [
+    "FORWARD_TIMES",
+    "STEP_TIMES",
+    "choose",
+    "conditions",
+    "heatmap",
+    "matching",
+    "matrix",
+    "newest",
+    "select",
+]

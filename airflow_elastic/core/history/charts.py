@@ -39,11 +39,22 @@ def select(
         `at`, `from`, `until`, `names` (all that there are), and `series`: for each name `t` (the start of each bucket,
         epoch seconds) and `mean`, `min`, `max`. None: there is no value in that bucket.
     """
-    sources = [part.table for part in _parts(history)]
+    return choose([part.table for part in _parts(history)], history.at, names, since, until, points)
+
+
+def choose(
+    sources: Sequence[Table],
+    at: float,
+    names: Iterable[str] | None,
+    since: float | None,
+    until: float | None,
+    points: int,
+) -> dict[str, Any]:
+    """The same from tables, of which each has buckets of its own. `at`: when they were read."""
     known = list(dict.fromkeys(name for table in sources for name in table.columns))
     is_wanted = matching(names)
     wanted = [name for name in known if is_wanted(name)]
-    begin, end = _range(history, since, until)
+    begin, end = _range(sources, at, since, until)
     after = math.nextafter(end, math.inf)
     cut = [
         tables.between(table, begin, after, [name for name in wanted if name in table.columns])
@@ -53,7 +64,7 @@ def select(
     found = tables.join(cut, _bucketing(cut, begin, end, max(1, points)), wanted) if wanted else Table()
     t = list(found.t)
     return {
-        "at": history.at,
+        "at": at,
         "from": begin,
         "until": end,
         "names": sorted(known),
@@ -158,11 +169,13 @@ def _parts(history: History) -> tuple[Part, Part]:
     return history.training, history.controller
 
 
-def _range(history: History, since: float | None, until: float | None) -> tuple[float, float]:
+def _range(
+    sources: Sequence[Table], at: float, since: float | None, until: float | None
+) -> tuple[float, float]:
     """The time to show: what is asked for, else all that there is."""
-    parts = [part.table.t for part in _parts(history) if part.table.t]
-    begin = since if since is not None else min((t[0] for t in parts), default=history.at)
-    end = until if until is not None else max((t[-1] for t in parts), default=history.at)
+    times = [table.t for table in sources if table.t]
+    begin = since if since is not None else min((t[0] for t in times), default=at)
+    end = until if until is not None else max((t[-1] for t in times), default=at)
     return begin, max(begin, end)
 
 

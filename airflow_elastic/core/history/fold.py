@@ -33,13 +33,7 @@ def fold(archive: Part, recent: Sequence[Part], cuts: Mapping[str, float] | None
             then includes them until that time. None: take all of all, for a reader.
     """
     begun = _begun([archive, *recent])
-    fresh = [
-        _between(part, archive.includes.get(part.writer, -math.inf), _cut(part.writer, cuts), begun)
-        for part in recent
-        if cuts is None or part.writer in cuts
-    ]
-    old = archive if begun == dict(archive.begun) else _without_overlap(archive, begun)
-    parts = [old, *fresh]
+    parts = counting(archive, recent, cuts)
     names = dict.fromkeys(name for part in parts for name in part.matrices)
     return Part(
         at=max(part.at for part in parts),
@@ -52,6 +46,18 @@ def fold(archive: Part, recent: Sequence[Part], cuts: Mapping[str, float] | None
         },
         conditions=joined_conditions(condition for part in parts for condition in part.conditions),
     )
+
+
+def counting(archive: Part, recent: Sequence[Part], cuts: Mapping[str, float] | None = None) -> list[Part]:
+    """What counts of each part, as in `fold`, but not joined: it has the buckets of the parts."""
+    begun = _begun([archive, *recent])
+    fresh = [
+        _between(part, archive.includes.get(part.writer, -math.inf), _cut(part.writer, cuts), begun)
+        for part in recent
+        if cuts is None or part.writer in cuts
+    ]
+    old = archive if begun == dict(archive.begun) else _without_overlap(archive, begun)
+    return [old, *fresh]
 
 
 def only(part: Part, series: Callable[[str], bool], matrix: str = "") -> Part:

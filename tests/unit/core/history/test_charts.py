@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.records.history import read_history
+from airflow_elastic.adapters.records.history import TRAINING, read_history
+from airflow_elastic.adapters.records.history.read import read_source
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.core.history import conditions, heatmap, matrix, newest, select
+from airflow_elastic.core.history import choose, conditions, heatmap, matrix, newest, select
+from airflow_elastic.core.history.fold import counting, fold
 from airflow_elastic.core.history.tables import TableBuilder
 from airflow_elastic.spec.history import History, HistoryUnreadable, Part, decode_part, encode_part
 from tests.support.histories import DAY, fill
@@ -104,3 +107,22 @@ def test_a_damaged_part_is_refused(history: History) -> None:
     for damaged in (b"", data[:10], data[:-100], b"x" + data, data[:200] + b"0000" + data[204:]):
         with pytest.raises(HistoryUnreadable):
             decode_part(damaged)
+
+
+@pytest.mark.parametrize("points", [10, 500])
+def test_a_chart_of_parts_shows_the_same_as_one_of_the_whole(points: int, tmp_path: Path) -> None:
+    """The buckets may differ, but no least and no greatest value is lost, and the time is the same."""
+    store = open_store(str(tmp_path))
+    fill(store, days=30, until=NOW)
+    stored = read_source(store, TRAINING)
+    parts = counting(stored.archive, list(stored.recent.values()))
+    names = ["loss", "step"]
+    found = choose([part.table for part in parts], NOW, names, None, None, points)
+    whole = select(History(NOW, fold(stored.archive, list(stored.recent.values()))), names, points=points)
+    assert 0 < len(found["series"]["loss"]["t"]) <= points
+    assert found["from"] == whole["from"]
+    for name in names:
+        mine, other = found["series"][name], whole["series"][name]
+        assert min(mine["min"]) == min(other["min"])
+        assert max(mine["max"]) == max(other["max"])
+        assert statistics.fmean(mine["mean"]) == pytest.approx(statistics.fmean(other["mean"]), rel=0.02)
