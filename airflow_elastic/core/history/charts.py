@@ -50,7 +50,7 @@ def choose(
     until: float | None,
     points: int,
 ) -> dict[str, Any]:
-    """The same from tables, of which each has buckets of its own. `at`: when they were read."""
+    """The same from tables with buckets of their own. `at`: when they were read."""
     known = list(dict.fromkeys(name for table in sources for name in table.columns))
     is_wanted = matching(names)
     wanted = [name for name in known if is_wanted(name)]
