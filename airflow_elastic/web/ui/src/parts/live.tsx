@@ -12,7 +12,7 @@ export function Live({ polled, ended }: { polled: Pick<Polled<unknown>, "heard" 
     const since = heard === null ? "" : ` What you see is ${roughly((now - heard) / 1000)} old.`;
     return (
       <span className="el-live el-live-off" role="status">
-        {trouble}
+        {/[.!?]$/.test(trouble) ? trouble : `${trouble}.`}
         {since}
       </span>
     );

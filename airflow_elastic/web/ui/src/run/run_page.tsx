@@ -1,6 +1,6 @@
 // One run: its state and what may be done about it above, one of five views below.
 import { useEffect, useMemo } from "react";
-import { useSearchParams } from "react-router-dom";
+import { Link, useSearchParams } from "react-router-dom";
 import { address } from "../api/client.ts";
 import { usePolled } from "../api/polling.ts";
 import type { Overview } from "../api/types.ts";
@@ -37,7 +37,14 @@ export function RunPage({ path, named }: Props) {
 
   const at = overview?.at ?? 0;
   const clock = useMemo(() => ({ server: at, ours: polled.sent }), [at, polled.sent]);
-  if (!overview) return <Pending trouble={polled.trouble} lines={8} />;
+  if (!overview) {
+    return (
+      <>
+        {named && <p className="el-name"><Link to="?">Elastic runs</Link></p>}
+        <Pending trouble={polled.trouble} lines={8} />
+      </>
+    );
+  }
   const shared = { path, overview };
   return (
     <ClockContext value={clock}>

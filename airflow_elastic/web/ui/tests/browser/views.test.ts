@@ -149,7 +149,9 @@ test("every state has a page of its own", async () => {
   await see("?run=run/empty&view=checkpoints", /No checkpoint yet/);
   await see("?run=run/nan", "NaN", /points not a number/);
   await see("?run=run/succeeded", "Success", /^Ended 2026-/, "2 phases", /36,000 steps from step 24,000, complete, accuracy 0\.9300/, "Results");
-  await see("?run=run/none", "there is no such run");
+  const none = await see("?run=run/none", "there is no such run");
+  await none.getByRole("link", { name: "Elastic runs" }).click();
+  await none.getByText("gpt-medium-pretrain").waitFor();
 });
 
 test("times are in the zone that was chosen, and change with it", async () => {
