@@ -13,6 +13,7 @@ from fastapi import HTTPException
 from sqlalchemy import and_, select
 
 from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.triggers.task import task_key
 from airflow_elastic.views.all_runs.index import Place
@@ -74,11 +75,16 @@ class Found:
         return self._stores[place.path]
 
     def _check_owner(self, located: Located, ti: TaskInstance) -> None:
-        """Read the journal of a run once: owners are only ever added to it."""
+        """Read the journal of a run once: owners are only ever added to it. Of most runs its first entry is enough."""
         known = (located.store.uri, task_key(ti))
         if known in self._owned:
             return
-        tasks = {event.task for event in Journal(located.store).read() if hasattr(event, "task")}
+        journal = Journal(located.store)
+        first = located.store.get(layout.journal_entry(0))
+        if first is not None and getattr(journal.parse(0, first), "task", None) == known[1]:
+            self._owned.add(known)  # who began it: the rest of the journal need not be read
+            return
+        tasks = {event.task for event in journal.read() if hasattr(event, "task")}
         if tasks:  # not before the run has begun
             check_owner(located.store.uri, tasks, known[1])
             self._owned.add(known)
