@@ -80,7 +80,7 @@ class Parts:
     def pid(self, part: str) -> int | None:
         """The pid of a part (one of PARTS) that `airflow standalone` or `look` started; None where it does not live."""
         if (again := self._started.get(part)) is not None:
-            return again.pid if again.poll() is None else None
+            return again.pid if processes.lives(again) else None
         try:
             pid = int(settings.pid_file(self._state, part).read_text())
         except (FileNotFoundError, ValueError):

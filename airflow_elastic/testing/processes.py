@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ def read(pid: int) -> Process | None:
     if not fields or fields[0] in "ZX":
         return None
     return Process(pid, parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
+
+
+def lives(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a child lives. A killed one with many threads is no zombie to wait for until the last of them is gone."""
+    return child.poll() is None and read(child.pid) is not None
 
 
 def living() -> list[Process]:
