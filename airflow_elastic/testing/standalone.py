@@ -256,7 +256,8 @@ class Standalone(AirflowRest):
         Each is the supervisor; the process that runs the triggers is its child.
         """
         first = self.part_pid("triggerer")
-        return ([first] if first is not None else []) + [one.pid for one in self._more if processes.lives(one)]
+        more = [one.pid for one in self._more if processes.lives(one)]
+        return more if first is None else [first, *more]
 
     def kill_triggerer(self, pid: int | None = None) -> list[int]:
         """SIGKILL every triggerer and the process that runs its triggers; return their pids once gone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -143,3 +144,22 @@ def test_a_triggerer_is_left_dead(place: Place) -> None:
     parts.look(at_once=True)
     assert parts.ended() == ["triggerer"]
     assert place.lines == []
+
+
+#: Its first thread ends, and others go on, as for a moment when a process with many threads is killed.
+HALF_DEAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_threads_still_end_does_not_live() -> None:
+    child = subprocess.Popen([sys.executable, "-c", HALF_DEAD])
+    try:
+        until(lambda: processes.read(child.pid) is None, "its first thread to end")
+        assert child.poll() is None
+        assert not processes.lives(child)
+    finally:
+        child.kill()
+        child.wait()
