@@ -88,9 +88,8 @@ async def test_the_list_says_which_tiers_have_it_who_uses_it_and_when_it_was_ver
     told = CliRunner().invoke(cli, ["verify", str(tmp_path / "run")], standalone_mode=False)
     assert told.return_value == 0, told.output
     assert all(row["verified_by"].endswith(", by `verify`") for row in rows())
-    table = (
-        CliRunner().invoke(cli, ["checkpoint", "list", str(tmp_path / "run")], standalone_mode=False).stdout
-    )
+    words = ["checkpoint", "list", str(tmp_path / "run")]
+    table = CliRunner(env={"COLUMNS": "200"}).invoke(cli, words, standalone_mode=False).stdout
     assert f"used by attempt {state.attempt.number}" in table
 
 

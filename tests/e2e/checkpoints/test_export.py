@@ -49,12 +49,12 @@ def test_from_a_shell(tmp_path: Path) -> None:
         assert said in done.stderr
         assert done.stderr.startswith("airflow-elastic: ")
         assert done.stderr.count("\n") == 1
-    listed = subprocess.run(
-        [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "list", uri],
+    unknown = subprocess.run(
+        [sys.executable, "-m", "airflow_elastic.cli", "checkpoint", "show", uri],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert listed.returncode == 2
-    assert "there is no command `list`; there are: export, now" in listed.stderr
+    assert unknown.returncode == 2
+    assert "there is no command `show`; there are: export, list, now" in unknown.stderr
     with pytest.raises(InvalidInput, match=r"s3://bucket/model\.pt"):
         elastic.export_weights(uri, Path("s3://bucket/model.pt"))
     spoil(uri, 20)
