@@ -28,7 +28,7 @@ from tests.support.machine.tries import FOREVER, TASK, TICKS, Try
 def batch(start: Callable[..., Try], standalone: Standalone) -> dict[str, Try]:
     """Runs that go on at the same time."""
     uri = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/shared run"
-    steered = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/steered"
+    steered = f"{standalone.environment['AIRFLOW__ELASTIC__PAGE_ROOTS']}/of another DAG"
     return {
         "long": start("elastic_long", run_uri=steered),
         "steered": start("elastic_steered", run_uri=steered),

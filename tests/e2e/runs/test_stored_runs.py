@@ -31,7 +31,7 @@ LOCAL = ["own", "sharded", "phases", "lightning", "huggingface"]
 
 #: What is said in words may be said in better ones, and of a run that goes on, time goes on.
 WORDS = ("sentence", "level", "reason", "evidence")
-OF_NOW = ("at", "ended_at", "seconds", "goodput", "controller")
+OF_NOW = ("at", "ended_at", "seconds", "goodput", "controller", "stragglers")
 
 
 def unpacked(name: str, folder: Path) -> Path:
