@@ -50,7 +50,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.RunCreated():
             return None
         case ev.RunReopened():
-            return f"run reopened, it had {before.outcome}: budget and deadline start again, {_start(_newest(state))}"
+            return f"run reopened, it had {before.outcome}: budget and deadline start again, {_start(state.saved_step)}"
         case ev.OwnerChanged():
             return f"{event.owner} carries the run on"
         case ev.RunMoved():
@@ -224,10 +224,6 @@ def _created(state: RunState) -> str:
 def _moved(old: RunSpec, new: RunSpec) -> str:
     before, after = (spec.source_root or spec.working_dir for spec in (old, new))
     return f"{after}; the next attempt begins there" + (f", and not in {before}" if before else "")
-
-
-def _newest(state: RunState) -> int:
-    return state.saved_step
 
 
 def _start(step: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -86,6 +86,10 @@ class OnRun:
         raise AssertionError("defer raises")
 
 
+@overload
+def seconds_of(name: str, value: float | timedelta) -> float: ...
+@overload
+def seconds_of(name: str, value: float | timedelta | None) -> float | None: ...
 def seconds_of(name: str, value: float | timedelta | None) -> float | None:
     """An argument in seconds. Raises SpecError if it is neither a number nor a timedelta."""
     if value is None:

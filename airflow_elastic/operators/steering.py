@@ -56,10 +56,8 @@ class _SteeringOperator(OnRun, BaseOperator):
         self.wait, self.deferrable = wait, deferrable
         if (problem := interval_problem("poll_interval", poll_interval)) is not None:
             raise SpecError(problem).below(self.task_id)
-        self.wait_timeout, self.poll_interval = (
-            seconds_of("wait_timeout", wait_timeout),
-            seconds_of("poll_interval", poll_interval),
-        )
+        self.wait_timeout = seconds_of("wait_timeout", wait_timeout)
+        self.poll_interval = seconds_of("poll_interval", poll_interval)
         if (allowed := finite_positive.broken(self.wait_timeout)) is not None:
             raise SpecError(Problem("wait_timeout", wait_timeout, allowed)).below(self.task_id)
         self._set_run(run_uri, elastic_conn_id, aws_conn_id)
@@ -69,13 +67,12 @@ class _SteeringOperator(OnRun, BaseOperator):
         run, ti = Run(self._open_store()), context["ti"]
         try:
             condition = self._ask(run, f"{ti.dag_id}.{ti.task_id}")
-            if condition is None:
-                return RunReader(run.store).summary()
-            self.log.info("%s", f"asked {run.store.uri} for {condition}")
-            if not self.wait:
+            if condition is not None:
+                self.log.info("%s", f"asked {run.store.uri} for {condition}")
+            if condition is None or not self.wait:
                 return RunReader(run.store).summary()
             if self.deferrable:
-                self._defer_until(condition, self.poll_interval or 5.0, self.wait_timeout)
+                self._defer_until(condition, self.poll_interval, self.wait_timeout)
             return self._wait_here(run, condition)
         except RunMissing as error:  # another task may be about to create it
             raise AirflowException(str(error)) from error
@@ -96,7 +93,7 @@ class _SteeringOperator(OnRun, BaseOperator):
 
     def _wait_here(self, run: Run, condition: Condition) -> dict[str, Any]:
         reader, before = RunReader(run.store), None
-        deadline = time.monotonic() + (self.wait_timeout or 0.0)
+        deadline = time.monotonic() + self.wait_timeout
         while True:
             look: Look | None = reader.look(condition.reads)
             found = None if look is None else condition.judge(look, before)
@@ -107,7 +104,7 @@ class _SteeringOperator(OnRun, BaseOperator):
                     f"{run.store.uri} has not reached {condition} in {self.wait_timeout:g} s"
                 )
             before = look
-            time.sleep(self.poll_interval or 5.0)
+            time.sleep(self.poll_interval)
 
 
 class ElasticScaleOperator(_SteeringOperator):

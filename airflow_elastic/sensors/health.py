@@ -69,5 +69,5 @@ class ElasticHealthSensor(RunConditionSensor):
             self.goodput_below,
             self.throughput_below,
             self.unsaved,
-            self.after if self.after is not None else 0.0,
+            self.after,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_elastic.core.conditions.look import OutOfReach
+from airflow_elastic.core.event_sentences import workers
 from airflow_elastic.spec.validation import Checks, positive_int
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class AtSize:
             check("workers", self.workers, positive_int)
 
     def __str__(self) -> str:
-        return f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        return workers(self.workers)
 
     def judge(self, look: Look, before: Look | None = None) -> dict[str, Any] | None:
         """The summary of the run, with `workers`, once they train.
