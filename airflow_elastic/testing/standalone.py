@@ -307,17 +307,18 @@ class Standalone(AirflowRest):
             self._wait_healthy({"triggerer"}, since, died, log)
         return started.pid
 
-    def command(self, *arguments: str, timeout: float = 120.0) -> str:
+    def command(self, *arguments: str, timeout: float = 120.0, env: Mapping[str, str] | None = None) -> str:
         """Run `airflow ARGUMENTS…` in this environment to its end, and return what it printed.
 
         Args:
             arguments: as in a shell, `command("config", "get-value", "core", "executor")`.
             timeout: seconds until it is killed.
+            env: variables that differ for this command.
 
         Raises:
             AirflowError: it failed, or took too long.
         """
-        return settings.run(self._program, arguments, self.environment, self.home, timeout)
+        return settings.run(self._program, arguments, {**self.environment, **(env or {})}, self.home, timeout)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
