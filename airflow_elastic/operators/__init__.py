@@ -1,8 +1,8 @@
 """Operators: one task is one run.
 
-- `train`: `ElasticTrainOperator`. `parameters`: its arguments, checked. `attach`: finds the run of an earlier try.
-- `steering`: operators that scale, save, stop or prune a run of another task. `on_run`: what they share with sensors.
-- `foreground`: drives the run in the worker, without a triggerer. `result`: what the task returns. `link`: the page.
+- `train`: `ElasticTrainOperator`.
+- `steering`: operators that scale, save, stop or prune a run of another task.
+- `task`: what they share with each other and with sensors.
 """
 
 from __future__ import annotations

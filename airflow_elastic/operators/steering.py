@@ -14,8 +14,8 @@ from airflow_elastic.control.prune import prune_run
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.conditions import AtSize, Condition, HasCheckpoint, Look, Reached
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.on_run import OnRun, seconds_of
-from airflow_elastic.operators.parameters import interval_problem, is_templated
+from airflow_elastic.operators.task.on_run import OnRun, seconds_of
+from airflow_elastic.operators.task.parameters import interval_problem, is_templated
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, RunMissing, SpecError
 from airflow_elastic.spec.validation import finite_positive, positive_int, worker_count
 from airflow_elastic.triggers.looks import RunReader

@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_elastic.core.conditions import Condition, Look, OutOfReach
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.on_run import OnRun
-from airflow_elastic.operators.parameters import interval_problem
+from airflow_elastic.operators.task.on_run import OnRun
+from airflow_elastic.operators.task.parameters import interval_problem
 from airflow_elastic.spec.errors import ElasticError, Problem, SpecError
 from airflow_elastic.spec.validation import finite_positive
 from airflow_elastic.triggers.looks import RunReader

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_elastic.core.conditions import Condition, HasCheckpoint
-from airflow_elastic.operators.on_run import seconds_of
-from airflow_elastic.operators.parameters import is_templated
+from airflow_elastic.operators.task.on_run import seconds_of
+from airflow_elastic.operators.task.parameters import is_templated
 from airflow_elastic.sensors.base import RunConditionSensor
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_elastic.core.conditions import Condition, Unhealthy
-from airflow_elastic.operators.on_run import seconds_of
+from airflow_elastic.operators.task.on_run import seconds_of
 from airflow_elastic.sensors.base import RunConditionSensor
 
 

@@ -83,11 +83,14 @@ def test_a_map_index_that_cannot_be_is_bad_input(pair: tuple[Try, Try], index: s
 def test_a_dag_is_tested_to_its_end(standalone: Standalone, tmp_path: Path, command: tuple[str, str]) -> None:
     """Such a test runs the trigger without telling it whose it is, and hands on nothing but its event.
 
-    It has a database of its own. In that of a running Airflow the triggerer there may take the trigger as well; then the
-    scheduler there ends the task before the test does.
+    It has a database of its own. In that of a running Airflow the triggerer there may take the trigger as well. Then
+    the scheduler there ends the task before the test does.
     """
     copy = tmp_path / "airflow.db"
-    with closing(sqlite3.connect(standalone.home / "airflow.db")) as one, closing(sqlite3.connect(copy)) as other:
+    with (
+        closing(sqlite3.connect(standalone.home / "airflow.db")) as one,
+        closing(sqlite3.connect(copy)) as other,
+    ):
         one.backup(other)
     env = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{copy}"}
     task = [TASK] if command[0] == "tasks" else []

@@ -23,7 +23,7 @@ from sqlalchemy import select
 
 from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.naming import default_uri
+from airflow_elastic.operators.task.naming import default_uri
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import (
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators import ElasticTrainOperator
-from airflow_elastic.operators.parameters import PATHS, build_spec, slug
+from airflow_elastic.operators.task.parameters import PATHS, build_spec, slug
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError

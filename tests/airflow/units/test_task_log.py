@@ -14,7 +14,7 @@ import pytest
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import RunState
-from airflow_elastic.operators.parameters import build_spec
+from airflow_elastic.operators.task.parameters import build_spec
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.status import (
     JobStatus,

@@ -20,10 +20,10 @@ from airflow.sdk.exceptions import (
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Cause, Failure, FailureKind, Phase, RunState
-from airflow_elastic.operators.attach import acknowledge, attach
-from airflow_elastic.operators.foreground import Foreground
-from airflow_elastic.operators.parameters import build_spec
-from airflow_elastic.operators.result import failure
+from airflow_elastic.operators.task.attach import acknowledge, attach
+from airflow_elastic.operators.task.foreground import Foreground
+from airflow_elastic.operators.task.parameters import build_spec
+from airflow_elastic.operators.task.result import failure
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunDiffers
 from airflow_elastic.spec.run import RunSpec

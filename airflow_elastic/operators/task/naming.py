@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_elastic.operators.parameters import slug
+from airflow_elastic.operators.task.parameters import slug
 
 
 def run_name(ti: Any) -> str:

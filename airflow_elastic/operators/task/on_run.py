@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.core.conditions import Condition, to_plain
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.parameters import is_templated, uri_problem
+from airflow_elastic.operators.task.parameters import is_templated, uri_problem
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 from airflow_elastic.triggers.condition import ElasticRunConditionTrigger
 from airflow_elastic.triggers.json_kwargs import require_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_elastic.core.goodput import goodput, goodput_share
-from airflow_elastic.operators.result import newest_checkpoint
+from airflow_elastic.operators.task.result import newest_checkpoint
 
 if TYPE_CHECKING:
     from airflow_elastic.control.runs import Run
