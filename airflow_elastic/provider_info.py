@@ -51,7 +51,7 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "elastic_train", "class-name": "airflow_elastic.decorators.elastic_train_task"}
         ],
-        "extra-links": ["airflow_elastic.operators.task.link.ElasticRunLink"],
+        "extra-links": ["airflow_elastic.operators.link.ElasticRunLink"],
         "cli": ["airflow_elastic.web.cli.get_elastic_cli_commands"],
         "connection-types": [_connection_type()],
         "config": {

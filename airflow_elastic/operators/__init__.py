@@ -2,7 +2,7 @@
 
 - `train`: `ElasticTrainOperator`.
 - `steering`: operators that scale, save, stop or prune a run of another task.
-- `task`: what they share with each other and with sensors.
+- `link`: the link to the page of a run. `task`: what they share with each other and with sensors.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.task.drives_run import DrivesRun
-from airflow_elastic.operators.task.link import ElasticRunLink
 from airflow_elastic.operators.task.naming import default_uri, run_name
 from airflow_elastic.operators.task.parameters import (
     PATHS,

@@ -22,7 +22,7 @@ class ElasticPlugin(AirflowPlugin):
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         """Import the pages only in the API server: every task and every other part of Airflow loads plugins, too."""
         if any(word.replace("_", "-") == "api-server" for word in sys.argv):
-            from airflow_elastic.operators.task.link import TAB
+            from airflow_elastic.operators.link import TAB
             from airflow_elastic.web.airflow.app import application
 
             cls.fastapi_apps = [{"app": application(), "url_prefix": "/elastic", "name": "Elastic runs"}]

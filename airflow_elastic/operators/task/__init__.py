@@ -3,5 +3,5 @@
 - `drives_run`: a task that drives a run of its own. `attach`: finds the run of an earlier try. `foreground`: drives the
   run in the worker, without a triggerer. `naming`: default name and URI.
 - `on_run`: a task about a run that somebody else drives.
-- `parameters`: arguments, checked. `result`: what the task returns. `link`: the page. `lineage`: OpenLineage.
+- `parameters`: arguments, checked. `result`: what the task returns. `lineage`: OpenLineage.
 """

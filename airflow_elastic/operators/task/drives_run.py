@@ -1,4 +1,4 @@
-"""The life of a task that drives a run: submit, defer, resume, conclude; and what ends the run with the task."""
+"""The life of a task that drives a run: it submits, defers and resumes; and what ends the run with the task."""
 
 from __future__ import annotations
 

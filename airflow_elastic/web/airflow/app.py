@@ -14,7 +14,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from airflow_elastic.operators.task.link import page_of
+from airflow_elastic.operators.link import page_of
 from airflow_elastic.web.airflow.host import AirflowHost
 from airflow_elastic.web.airflow.permissions import remember_user, valid_ids
 from airflow_elastic.web.api.answers import answer

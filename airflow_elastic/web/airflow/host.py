@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.utils.session import create_session
 
-from airflow_elastic.operators.task.link import task_page
+from airflow_elastic.operators.link import task_page
 from airflow_elastic.triggers.task import task_key
 from airflow_elastic.views.all_runs.index import Index
 from airflow_elastic.views.cache import Readers

@@ -18,7 +18,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.core.conditions import OutOfReach, Reached
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.task.link import ElasticRunLink
+from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec import events as ev

@@ -52,7 +52,7 @@ WITH_AIRFLOW = {
     "airflow_elastic.hooks.elastic": "ElasticHook",
     "airflow_elastic.operators": "ElasticCheckpointOperator ElasticPruneOperator ElasticScaleOperator "
     "ElasticStopOperator ElasticTrainOperator",
-    "airflow_elastic.operators.task.link": "ElasticRunLink",
+    "airflow_elastic.operators.link": "ElasticRunLink",
     "airflow_elastic.operators.steering": "ElasticCheckpointOperator ElasticPruneOperator ElasticScaleOperator "
     "ElasticStopOperator",
     "airflow_elastic.operators.train": "ElasticTrainOperator",
