@@ -1,0 +1,1 @@
+"""Promoted models: their records, the rule, and what promotes them."""
