@@ -15,7 +15,14 @@ PROMOTE, ROLLBACK = "promote", "rollback"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A file of weights: key below the model URI, format (`safetensors` or `pt`), bytes, and sha256 in hex digits."""
+    """A file of weights.
+
+    Attributes:
+        key: below the model URI.
+        format: `safetensors` or `pt`.
+        size: bytes.
+        sha256: hex digits.
+    """
 
     key: str
     format: str
