@@ -13,6 +13,7 @@ checkpoints/data/000000000340-a0002-g01-disk/ files of a checkpoint that was rec
 checkpoints/pins/000000000340.json            protects the checkpoint from removal: somebody refers to it
 checkpoints/verified.json                     which checkpoints were read back in full, and when
 checkpoints/uses/000000000340.json            who has loaded the checkpoint outside of the run
+checkpoints/evaluations/000000000340/<id>.json  metrics of the checkpoint, as an evaluation has measured them
 checkpoints/quarantine/000000000340.json      the manifest of a checkpoint that was set aside, and why
 checkpoints/resumed.json                      the last attempt that went on from a chosen checkpoint
 samples/0002/01/000000000340-rank-0.json      samples that a rank has consumed, written with a save
@@ -42,6 +43,7 @@ USES = "checkpoints/uses/"
 SAMPLES = "samples/"
 RESUMED = "checkpoints/resumed.json"
 QUARANTINE = "checkpoints/quarantine/"
+EVALUATIONS = "checkpoints/evaluations/"
 JOBS = "jobs/"
 HISTORY = "history/"
 TENSORBOARD = "tensorboard/"
@@ -96,6 +98,11 @@ def pin(step: int) -> str:
 def uses(step: int) -> str:
     """Key of the record of who has loaded the checkpoint of a step outside of the run."""
     return f"{USES}{step:012d}.json"
+
+
+def evaluations(step: int) -> str:
+    """Folder of what evaluations have measured of the checkpoint of a step."""
+    return f"{EVALUATIONS}{step:012d}/"
 
 
 def quarantined(step: int) -> str:

@@ -19,6 +19,7 @@ _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
     # Copied from another run, to start with its checkpoints: see docs/how-to/troubleshooting.md.
     r"|checkpoints/(manifests|pins|quarantine|uses)/[0-9]{12}\.json"
+    r"|checkpoints/evaluations/[0-9]{12}/[^/]+\.json"
     rf"|{re.escape(layout.VERIFIED)}|{re.escape(layout.RESUMED)}"
     rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"
     r"|controller\.log"  # only ever appended to
@@ -37,10 +38,11 @@ def foreign_object(store: Store) -> str | None:
     Raises:
         StoreError: the storage is out of reach.
     """
-    return next((name for name in _names(store) if not _OURS.fullmatch(name)), None)
+    return next((name for name in names(store) if not _OURS.fullmatch(name)), None)
 
 
-def _names(store: Store) -> Iterable[str]:
+def names(store: Store) -> Iterable[str]:
+    """The names of all objects at `store`, one after the other, also of unfinished ones. Raises StoreError."""
     if isinstance(store, FolderStore | S3Store):
         return store.names()
     return (entry.key for entry in store.list())

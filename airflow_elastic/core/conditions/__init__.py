@@ -1,7 +1,8 @@
 """Conditions of a run that sensors, triggers and operators wait for. Pure.
 
 - `look`: what they are judged by. `reached`: a state, a step, a checkpoint. `checkpoint`: its age and metrics.
-- `metric_rule`: `val_loss < 0.2`. `at_size`: workers that train. `unhealthy`: signs that a run is not well.
+- `metric_rule`: `val_loss < 0.2`. `promotion_rule`: `accuracy > promoted`.
+- `at_size`: workers that train. `unhealthy`: signs that a run is not well.
 """
 
 from __future__ import annotations

@@ -12,22 +12,25 @@ from airflow_elastic.spec.errors import Problem, SpecError
 #: The allowed form, in words.
 FORM = "a metric, one of < <= > >= ==, and a number, such as `val_loss < 0.2`; several are joined by `and`"
 
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+#: What a comparison means, by its sign.
+OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
     "==": operator.eq,
 }
+#: The pattern of a number.
+NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+
 _COMPARISON = re.compile(
-    r"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|==|<|>)\s*(?P<value>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?)\s*",
-    re.ASCII,
+    rf"\s*(?P<metric>[^\s<>=]+)\s*(?P<operator><=|>=|==|<|>)\s*(?P<value>{NUMBER})\s*", re.ASCII
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A metric, an operator of `_OPERATORS`, and the number it is compared with."""
+    """A metric, an operator of `OPERATORS`, and the number it is compared with."""
 
     metric: str
     operator: str
@@ -35,7 +38,7 @@ class Comparison:
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         """Whether the metric is there and fulfils this. NaN fulfils nothing."""
-        return self.metric in metrics and _OPERATORS[self.operator](metrics[self.metric], self.value)
+        return self.metric in metrics and OPERATORS[self.operator](metrics[self.metric], self.value)
 
     def __str__(self) -> str:
         return f"{self.metric} {self.operator} {self.value:g}"

@@ -29,3 +29,8 @@ def weights(sha256: str, suffix: str) -> str:
         suffix: of the format, with its dot.
     """
     return f"{WEIGHTS}{sha256}/model{suffix}"
+
+
+def evaluations(number: int) -> str:
+    """Folder of what evaluations have measured of the model of a promotion."""
+    return f"{EVALUATIONS}{number:08d}/"

@@ -1,5 +1,13 @@
-"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`). `readings` records who has read them."""
+"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`).
 
+`readings` records who has read them, `evaluations` what was measured of them.
+"""
+
+from airflow_elastic.adapters.records.checkpoint_retention.evaluations import (
+    evaluations,
+    measured,
+    note_evaluation,
+)
 from airflow_elastic.adapters.records.checkpoint_retention.pruning import (
     Pin,
     own_steps,
@@ -32,6 +40,9 @@ from airflow_elastic.adapters.records.checkpoint_retention.readings import (
 __all__ = [
     "Pin",
     "all_uses",
+    "evaluations",
+    "measured",
+    "note_evaluation",
     "note_use",
     "note_verified",
     "own_steps",
