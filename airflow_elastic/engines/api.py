@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from airflow_elastic.adapters import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus
@@ -162,6 +162,49 @@ class RemoteEngine(Protocol):
 
     def storage_problem(self, job: Job) -> str | None:
         """Why workers cannot see the run's place; None if they can. Pure; called before any creation."""
+        ...
+
+
+#: What may limit the room for workers: what is free on machines, quotas of the namespace, and the quota of the queue.
+ROOM_LIMITS = ("nodes", "quotas", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit: its name, such as `nodes` or `cpu`, how many workers fit now, and what it is, in words."""
+
+    name: str
+    workers: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many workers of a specification fit now. Others may take the room before a run is submitted."""
+
+    limits: tuple[Limit, ...]
+
+    @property
+    def workers(self) -> int | None:
+        """The smallest number of all limits; None if nothing limits them."""
+        return min((limit.workers for limit in self.limits), default=None)
+
+    def __str__(self) -> str:
+        lines = [f"{limit.workers} by {limit.name} ({limit.text})" for limit in self.limits]
+        return "; ".join(lines) or "nothing limits the workers"
+
+
+@runtime_checkable
+class MeasuresRoom(Protocol):
+    """An engine that knows how much room there is."""
+
+    async def room(self, spec: RunSpec, limits: Collection[str] = ROOM_LIMITS) -> Room:
+        """How many workers of this specification fit now, beside all that runs. Nothing is reserved.
+
+        Raises:
+            InvalidInput: the engine has no such queue, or no such resource.
+            EngineError: it cannot be found out.
+        """
         ...
 
 

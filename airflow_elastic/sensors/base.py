@@ -54,7 +54,7 @@ class RunConditionSensor(OnRun, BaseSensorOperator):
         poke_interval: float = 30.0,
         **kwargs: Any,
     ) -> None:
-        numbers = interval_problem("poke_interval", poke_interval), _limit_problem(kwargs.get("timeout"))
+        numbers = interval_problem("poke_interval", poke_interval), limit_problem(kwargs.get("timeout"))
         if problems := [problem for problem in numbers if problem is not None]:
             raise SpecError(*problems).below(str(kwargs.get("task_id")))
         super().__init__(poke_interval=poke_interval, **kwargs)
@@ -117,7 +117,7 @@ class RunConditionSensor(OnRun, BaseSensorOperator):
         raise AirflowException(text)
 
 
-def _limit_problem(given: Any) -> Problem | None:
+def limit_problem(given: Any) -> Problem | None:
     """What is wrong with Airflow's `timeout`: Airflow refuses it later, with an error of Python's calendar."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     allowed = finite_positive.broken(seconds) if seconds else None  # 0 means one look

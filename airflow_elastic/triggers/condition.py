@@ -15,7 +15,7 @@ from airflow_elastic.core.conditions import Look, OutOfReach, from_plain
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import InvalidInput, StoreError
 from airflow_elastic.triggers.json_kwargs import require_json
-from airflow_elastic.triggers.looks import looks
+from airflow_elastic.triggers.looks import RunReader, looks
 from airflow_elastic.triggers.run import EARLIEST_EVENT_SECONDS
 
 
@@ -69,9 +69,9 @@ class ElasticRunConditionTrigger(BaseTrigger):
         given = self.kwargs
         condition = from_plain(given["condition"])
         uri, connections = given["run_uri"], (given["elastic_conn_id"], given["aws_conn_id"])
-        open_store = partial(_open, uri, *connections)
+        open_reader = partial(_open, uri, *connections)
         before: Look | None = None
-        found = looks((uri, *connections), open_store, given["poll_seconds"], condition.reads)
+        found = looks((uri, *connections), open_reader, given["poll_seconds"], condition.reads)
         async with contextlib.aclosing(found):
             async for look in found:
                 if isinstance(look, StoreError):  # the next look tries again: the sensor has a timeout
@@ -83,5 +83,5 @@ class ElasticRunConditionTrigger(BaseTrigger):
         raise AssertionError("looks do not end")
 
 
-def _open(uri: str, elastic_conn_id: str, aws_conn_id: str | None) -> Any:
-    return ElasticHook(elastic_conn_id, aws_conn_id=aws_conn_id).open_store(uri)
+def _open(uri: str, elastic_conn_id: str, aws_conn_id: str | None) -> RunReader:
+    return RunReader(ElasticHook(elastic_conn_id, aws_conn_id=aws_conn_id).open_store(uri))

@@ -1,4 +1,4 @@
-"""Looks at runs: one for all triggers of a process that wait for the same run."""
+"""Looks at runs: one for all triggers of a process that wait for the same run. Other things can be watched so, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import statistics
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
@@ -18,7 +18,7 @@ from airflow_elastic.core.conditions import Look
 from airflow_elastic.core.history import select
 from airflow_elastic.core.status_document import STATUS_VERSION
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import RunMissing, StoreError
+from airflow_elastic.spec.errors import EngineError, RunMissing, StoreError
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
@@ -107,14 +107,22 @@ class RunReader:
         return usual
 
 
-class _Watch:
-    """One run, and the triggers that wait for its next look."""
+class Reader(Protocol):
+    """Looks at one thing, such as a run. Blocks."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
+    def look(self, reads: Iterable[str] = ()) -> Any:
+        """What is seen now. Raises StoreError or EngineError if it cannot be seen for now."""
+        ...
+
+
+class _Watch:
+    """One reader, and the triggers that wait for its next look."""
+
+    def __init__(self, open_reader: Callable[[], Reader]) -> None:
+        self._open_reader = open_reader
         self._waiting: dict[object, tuple[float, frozenset[str]]] = {}
-        self._newest: tuple[float, Look | StoreError | None] | None = None
-        self._next: asyncio.Future[Look | StoreError | None] = asyncio.get_running_loop().create_future()
+        self._newest: tuple[float, Any] | None = None
+        self._next: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._joined = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -122,9 +130,7 @@ class _Watch:
     def is_idle(self) -> bool:
         return not self._waiting
 
-    async def looks(
-        self, seconds: float, reads: frozenset[str]
-    ) -> AsyncGenerator[Look | StoreError | None, None]:
+    async def looks(self, seconds: float, reads: frozenset[str]) -> AsyncGenerator[Any, None]:
         me = object()
         self._waiting[me] = seconds, reads
         try:
@@ -142,7 +148,7 @@ class _Watch:
 
     async def _work(self) -> None:
         try:
-            reader = RunReader(await asyncio.to_thread(self._open_store))
+            reader = await asyncio.to_thread(self._open_reader)
             while True:
                 found = await self._look(reader)
                 self._newest = time.monotonic(), found
@@ -152,11 +158,11 @@ class _Watch:
         except Exception as error:  # every trigger that waits gets it
             self._next.set_exception(error)
 
-    async def _look(self, reader: RunReader) -> Look | StoreError | None:
+    async def _look(self, reader: Reader) -> Any:
         reads = frozenset[str]().union(*(reads for _, reads in self._waiting.values()))
         try:
             return await asyncio.to_thread(reader.look, reads)
-        except StoreError as error:
+        except (StoreError, EngineError) as error:
             return error
 
     async def _pause(self, since: float) -> None:
@@ -176,27 +182,30 @@ _watches: dict[tuple[object, ...], _Watch] = {}
 
 async def looks(
     key: tuple[object, ...],
-    open_store: Callable[[], Store],
+    open_reader: Callable[[], Reader],
     seconds: float,
     reads: frozenset[str] = frozenset(),
-) -> AsyncGenerator[Look | StoreError | None, None]:
-    """Looks at a run for as long as they are asked for; None while there is no run.
+) -> AsyncGenerator[Any, None]:
+    """Looks at a run, or whatever the reader looks at, for as long as they are asked for.
 
     All who ask with the same key in one event loop get the same looks: at the shortest of their intervals.
 
     Args:
-        key: the run URI, and what it is opened with.
-        open_store: opens the run's storage. May block.
+        key: what is looked at: the run URI, and what it is opened with.
+        open_reader: makes the reader. May block.
         seconds: the longest time between two looks.
         reads: see `RunReader.look`.
 
+    Yields:
+        What `Reader.look` returns; the StoreError or EngineError if it cannot be seen for now.
+
     Raises:
-        ElasticError: the storage cannot be opened. What it answers later is yielded: StoreError.
+        ElasticError: the reader cannot be opened.
     """
     place = (id(asyncio.get_running_loop()), *key)
     watch = _watches.get(place)
     if watch is None or watch.is_idle:
-        watch = _watches[place] = _Watch(open_store)
+        watch = _watches[place] = _Watch(open_reader)
     try:
         async with contextlib.aclosing(watch.looks(seconds, reads)) as found:
             async for look in found:

@@ -36,6 +36,7 @@ def operator_page() -> str:
                     "operators.steering.ElasticCheckpointOperator",
                     "operators.steering.ElasticStopOperator",
                     "operators.steering.ElasticPruneOperator",
+                    "sensors.capacity.ElasticCapacitySensor",
                     "sensors.run.ElasticRunSensor",
                     "sensors.checkpoint.ElasticCheckpointSensor",
                     "sensors.health.ElasticHealthSensor",

@@ -103,7 +103,7 @@ def test_tasks_of_another_dag_watch_and_steer_a_run(batch: dict[str, Try], stand
     dag, run_id = "elastic_steered", batch["steered"].run_id
     standalone.wait_task(dag, run_id, "beyond", "failed")
     assert "workers: given 7; allowed: " in standalone.task_log(dag, run_id, "beyond")
-    for name in ("good", "scale", "save", "shrink", "prune", "stop", "again", "still"):
+    for name in ("good", "scale", "save", "shrink", "prune", "stop", "again", "still", "room"):
         standalone.wait_task(dag, run_id, name)
     good, save = (standalone.xcom(dag, run_id, name) for name in ("good", "save"))
     assert good["metrics"]["loss"] < 1000
@@ -113,10 +113,13 @@ def test_tasks_of_another_dag_watch_and_steer_a_run(batch: dict[str, Try], stand
     assert standalone.xcom(dag, run_id, "prune")["removed"]
     assert standalone.xcom(dag, run_id, "stop")["state"] == "stopped"
     assert standalone.xcom(dag, run_id, "again")["state"] == "stopped"
+    assert standalone.xcom(dag, run_id, "room")["workers"] >= 2
     (alarm,) = standalone.xcom(dag, run_id, "still")["alarms"]
     assert alarm["alarm"] == "no_progress"
     # A run that ends well, or is stopped, leaves nothing to alarm about.
     standalone.wait_task(dag, run_id, "unsaved", "skipped")
+    standalone.wait_task(dag, run_id, "no_room", "skipped")
+    assert "room for 0 of 1 workers: 0 by memory" in standalone.task_log(dag, run_id, "no_room")
     batch["long"].wait("failed")
 
 

@@ -13,7 +13,7 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import Job, Outcome
 from airflow_elastic.engines.kube.kinds.job import JobEngine
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL
-from airflow_elastic.engines.kube.render.quantities import number_of
+from airflow_elastic.engines.quantities import number_of
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.kubernetes.cluster import documented_rights, pod_spec

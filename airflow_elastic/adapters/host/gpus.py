@@ -49,6 +49,16 @@ class GpuMeter:
             return None
         return GpuUsage(sum(shares) / len(shares), sum(used))
 
+    def idle(self) -> int:
+        """How many GPUs that this process may use have no process that computes on them. 0 where there is no driver."""
+        if self._nvml is None:
+            return 0
+        count = 0
+        for device in self._devices():
+            with contextlib.suppress(self._nvml.NVMLError):
+                count += not self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+        return count
+
     def _devices(self) -> list[Any]:
         nvml, visible = self._nvml, os.environ.get("CUDA_VISIBLE_DEVICES")
         names = None if visible is None else [name.strip() for name in visible.split(",") if name.strip()]

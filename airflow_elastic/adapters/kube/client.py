@@ -75,14 +75,14 @@ class Client:
         self, resource: Resource, namespace: str, name: str, part: str | None = None
     ) -> dict[str, Any]:
         """One object. Raises Missing where there is none."""
-        what = f"read {resource.full_name} {name} in namespace {namespace}"
+        what = f"read {resource.full_name} {name}{_within(namespace)}"
         return await self._json("GET", resource, resource.path(namespace, name, part), what)
 
     async def list(
         self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "", limit: int = 500
     ) -> tuple[list[dict[str, Any]], str]:
         """All objects with these labels and fields, in pages of `limit`; and the version from which a watch goes on."""
-        what = f"list {resource.full_name} in namespace {namespace}"
+        what = f"list {resource.full_name}{_within(namespace)}"
         items: list[dict[str, Any]] = []
         wanted = {"labelSelector": labels, **({"fieldSelector": fields} if fields else {})}
         query = {**wanted, "limit": str(limit)}
@@ -372,6 +372,10 @@ def _parsed(data: bytes, what: str) -> dict[str, Any]:
         said = data[:200].decode(errors="replace")
         raise KubeError(f"cannot {what} for now: what answers is no API server; it says {said!r}")
     return plain
+
+
+def _within(namespace: str) -> str:
+    return f" in namespace {namespace}" if namespace else ""
 
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s'\"]+@")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object. All its objects have a namespace.
+    """One kind of object.
 
     Attributes:
         group: the API group; empty for the core one.
@@ -34,9 +34,12 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str, name: str | None = None, part: str | None = None) -> str:
-        """Path of the collection, of one object, or of a part of it such as `status`, `scale`, `log`."""
+        """Path of the collection, of one object, or of a part of it such as `status`, `scale`, `log`.
+
+        An empty namespace means objects without one, or a collection over all namespaces.
+        """
         root = f"/apis/{self.group}" if self.group else "/api"
-        parts = [root, self.version, "namespaces", namespace, self.plural]
+        parts = [root, self.version, *(["namespaces", namespace] if namespace else []), self.plural]
         return "/".join([*parts, *([name] if name else []), *([part] if part else [])])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube import Access, KubeError
 from airflow_elastic.adapters.kube.access import is_configured
@@ -14,9 +14,9 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Finding
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.queues import native
-from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
 from airflow_elastic.engines.kube.render.reserved_fields import PodSettings, refused
 from airflow_elastic.engines.kube.render.tensorboard import board_problem, board_problems
+from airflow_elastic.engines.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError
 
@@ -55,7 +55,7 @@ def storage_problem(kind: Kind, job: Job, options: KubeOptions) -> str | None:
     """Why workers cannot see the place where the run is stored; None if they can."""
     if open_store(job.run_uri).local_path(layout.STATUS) is None:
         return None
-    template = _template(kind, job, options)
+    template = pod_template(kind, job, options)
     mounts = [m["mountPath"].rstrip("/") for c in template["containers"] for m in c.get("volumeMounts", ())]
     if any(f"{job.run_uri}/".startswith(f"{mount}/") for mount in mounts):
         return board_problem(job, options)
@@ -65,8 +65,8 @@ def storage_problem(kind: Kind, job: Job, options: KubeOptions) -> str | None:
     )
 
 
-def _template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, list[dict[str, list[dict[str, str]]]]]:
-    """The pod templates in the kind's objects, at whatever place."""
+def pod_template(kind: Kind, job: Job, options: KubeOptions) -> dict[str, Any]:
+    """The `spec` of the pod template in the kind's objects, at whatever place."""
     todo: list[object] = [body for _, body in kind.render(job, options)]
     while todo:
         found = todo.pop()

@@ -22,6 +22,7 @@ from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
+from airflow_elastic.engines.kube.capacity.room import ClusterRoom
 from airflow_elastic.engines.kube.checks import check_spec, doctor, storage_problem
 from airflow_elastic.engines.kube.create import create, objects
 from airflow_elastic.engines.kube.kind import (
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class KubeEngine:
+class KubeEngine(ClusterRoom):
     """An engine over one kind of job. Subclasses only name the kind.
 
     Args:
@@ -355,12 +356,7 @@ class KubeEngine:
         return [pod_status.slim(pod) for pod in pods]
 
     async def _has_succeeded(
-        self,
-        shared: Hub,
-        job: Job,
-        options: KubeOptions,
-        owner: dict[str, Any],
-        pods: list[dict[str, Any]],
+        self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any], pods: list[dict[str, Any]]
     ) -> bool:
         status = read_job(self.kind, await self._read(shared, job, options, owner), pods, {})
         return status.succeeded

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from airflow_elastic.adapters.kube import Access
 from airflow_elastic.core.event_sentences import BOARD_PORT
 from airflow_elastic.engines.kube.render.names import DISRUPTION_MODES, QUEUE_LABELS
-from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity
+from airflow_elastic.engines.quantities import ALLOWED, is_quantity
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube import KubeError, Missing, NoSuchKind
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.api import Outcome, Resized
-from airflow_elastic.engines.kube.render.quantities import ALLOWED, is_quantity, number_of
+from airflow_elastic.engines.quantities import ALLOWED, is_quantity, number_of
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:

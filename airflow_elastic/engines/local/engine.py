@@ -21,8 +21,9 @@ from airflow_elastic.adapters.records.job_files import LOG_SECONDS, JobFiles, Jo
 from airflow_elastic.adapters.records.rank_progress import gather_files
 from airflow_elastic.adapters.records.reports import write_progress
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.engines.api import Capabilities, Finding, Job
+from airflow_elastic.engines.api import ROOM_LIMITS, Capabilities, Finding, Job, Room
 from airflow_elastic.engines.local.host import NodeHost, secrets
+from airflow_elastic.engines.local.room import room
 from airflow_elastic.engines.local.watch import watch
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.codec import encode
@@ -30,7 +31,7 @@ from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitR
 from airflow_elastic.spec.validation import MOST_PROCS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.run import RunSpec
@@ -98,6 +99,10 @@ class LocalEngine:
         ]
         if problems:
             raise SpecError(*problems)
+
+    async def room(self, spec: RunSpec, limits: Collection[str] = ROOM_LIMITS) -> Room:
+        """See `MeasuresRoom`: by processors, memory and GPUs of this machine."""
+        return await asyncio.to_thread(room, spec, limits)
 
     def render(self, job: Job) -> dict[str, Any]:
         """The job's record and its first workers, as they are written into its folder."""

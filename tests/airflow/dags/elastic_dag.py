@@ -16,7 +16,12 @@ from airflow_elastic.operators import (
     ElasticStopOperator,
     ElasticTrainOperator,
 )
-from airflow_elastic.sensors import ElasticCheckpointSensor, ElasticHealthSensor, ElasticRunSensor
+from airflow_elastic.sensors import (
+    ElasticCapacitySensor,
+    ElasticCheckpointSensor,
+    ElasticHealthSensor,
+    ElasticRunSensor,
+)
 
 SECONDS = "{{ dag_run.conf.get('seconds', 5) }}"
 UNTIL = "{{ dag_run.conf.get('until', '') }}"
@@ -97,6 +102,9 @@ with DAG("elastic_long", schedule=None):
 with DAG("elastic_steered", schedule=None):
     looks: dict[str, Any] = {**SHARED, "poke_interval": 1, "timeout": 240}
     waits: dict[str, Any] = {**SHARED, "poll_interval": 1, "wait_timeout": 240}
+    little = {"memory": "{{ '1Mi' }}", "cpu": "1m"}
+    ElasticCapacitySensor(task_id="room", workers="{{ 2 }}", worker_resources=little, poke_interval=1)
+    ElasticCapacitySensor(task_id="no_room", worker_resources={"memory": "900Ti"}, timeout=4, soft_fail=True)
     ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
     ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
     good = ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)

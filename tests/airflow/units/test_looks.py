@@ -62,7 +62,7 @@ async def test_a_hundred_who_wait_cost_as_much_as_one(run: Run) -> None:
     def open_it() -> Any:
         nonlocal opened
         opened += 1
-        return counted
+        return RunReader(counted)  # type: ignore[arg-type]
 
     async def wait(number: int) -> list[Look | StoreError | None]:
         found = looks(("run",), open_it, 0.02)
@@ -79,7 +79,7 @@ async def test_a_hundred_who_wait_cost_as_much_as_one(run: Run) -> None:
 
 async def test_who_comes_later_is_told_what_was_seen_last(run: Run) -> None:
     counted: Any = Counted(run.store)
-    first, second = (looks(("run",), lambda: counted, 3600.0) for _ in range(2))
+    first, second = (looks(("run",), lambda: RunReader(counted), 3600.0) for _ in range(2))
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         one = await anext(first)
         assert await anext(second) is one
@@ -88,8 +88,8 @@ async def test_who_comes_later_is_told_what_was_seen_last(run: Run) -> None:
 
 async def test_a_shorter_interval_counts_from_when_it_comes(run: Run) -> None:
     counted: Any = Counted(run.store)
-    first = looks(("run",), lambda: counted, 3600.0)
-    second = looks(("run",), lambda: counted, 0.01)
+    first = looks(("run",), lambda: RunReader(counted), 3600.0)
+    second = looks(("run",), lambda: RunReader(counted), 0.01)
     async with contextlib.aclosing(first), contextlib.aclosing(second):
         await anext(first)
         for _ in range(3):
@@ -100,7 +100,7 @@ async def test_a_shorter_interval_counts_from_when_it_comes(run: Run) -> None:
 async def test_what_cannot_be_read_is_told_and_read_again(run: Run) -> None:
     counted: Any = Counted(run.store)
     counted.fails = True
-    found = looks(("run",), lambda: counted, 0.01)
+    found = looks(("run",), lambda: RunReader(counted), 0.01)
     async with contextlib.aclosing(found):
         assert isinstance(await anext(found), StoreError)
         counted.fails = False

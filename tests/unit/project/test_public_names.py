@@ -56,7 +56,8 @@ WITH_AIRFLOW = {
     "airflow_elastic.operators.steering": "ElasticCheckpointOperator ElasticPruneOperator ElasticScaleOperator "
     "ElasticStopOperator",
     "airflow_elastic.operators.train": "ElasticTrainOperator",
-    "airflow_elastic.sensors": "ElasticCheckpointSensor ElasticHealthSensor ElasticRunSensor",
+    "airflow_elastic.sensors": "ElasticCapacitySensor ElasticCheckpointSensor ElasticHealthSensor ElasticRunSensor",
+    "airflow_elastic.sensors.capacity": "ElasticCapacitySensor",
     "airflow_elastic.sensors.checkpoint": "ElasticCheckpointSensor",
     "airflow_elastic.sensors.health": "ElasticHealthSensor",
     "airflow_elastic.sensors.run": "ElasticRunSensor",

@@ -11,7 +11,7 @@ from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder
 from airflow_elastic.engines.kube.manifests.section import Section
 from airflow_elastic.engines.kube.manifests.trainer import renamed, training_container
 from airflow_elastic.engines.kube.render.names import MARGIN_SECONDS, QUEUE_LABELS
-from airflow_elastic.engines.kube.render.quantities import written
+from airflow_elastic.engines.quantities import written
 from airflow_elastic.spec.errors import ABSENT, SpecError
 
 #: Metadata that an API server writes.

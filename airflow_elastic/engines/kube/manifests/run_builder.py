@@ -9,7 +9,7 @@ from typing import Any
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.manifests.commands import Launch
 from airflow_elastic.engines.kube.manifests.section import Section
-from airflow_elastic.engines.kube.render.quantities import number_of
+from airflow_elastic.engines.quantities import number_of
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 from airflow_elastic.spec.run import RunSpec

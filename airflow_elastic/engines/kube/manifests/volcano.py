@@ -9,7 +9,7 @@ from airflow_elastic.engines.kube.manifests.pods import BY_SERVER, LAST_APPLIED
 from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder, whole
 from airflow_elastic.engines.kube.manifests.section import Section, name_of
 from airflow_elastic.engines.kube.manifests.tables import PODGROUP
-from airflow_elastic.engines.kube.render.quantities import is_quantity, number_of, times, written
+from airflow_elastic.engines.quantities import is_quantity, number_of, times, written
 from airflow_elastic.spec.errors import Problem
 
 _SCHEDULER = "volcano"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.kube.queues.gang import min_to_start
 from airflow_elastic.engines.kube.render.pod import named
-from airflow_elastic.engines.kube.render.quantities import times
+from airflow_elastic.engines.quantities import times
 from airflow_elastic.spec.errors import Problem
 
 if TYPE_CHECKING:

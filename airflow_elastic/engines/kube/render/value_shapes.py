@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_elastic.engines.kube.render import quantities
+from airflow_elastic.engines import quantities
 from airflow_elastic.spec.errors import ABSENT, Problem
 
 Reader = Callable[[Any, str, list[Problem]], Any]

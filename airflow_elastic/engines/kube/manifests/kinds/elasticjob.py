@@ -9,7 +9,7 @@ from airflow_elastic.engines.kube.manifests.commands import Scope
 from airflow_elastic.engines.kube.manifests.pods import take_template
 from airflow_elastic.engines.kube.manifests.run_builder import RunBuilder
 from airflow_elastic.engines.kube.manifests.section import Section
-from airflow_elastic.engines.kube.render.quantities import written
+from airflow_elastic.engines.quantities import written
 from airflow_elastic.spec.errors import ABSENT
 
 _WORDS = {

@@ -14,7 +14,7 @@ from airflow_elastic.engines.kube.manifests.pods import take_container
 from airflow_elastic.engines.kube.manifests.run_builder import Procs, RunBuilder, is_device
 from airflow_elastic.engines.kube.manifests.section import Section, name_of
 from airflow_elastic.engines.kube.manifests.tables import RUNTIME
-from airflow_elastic.engines.kube.render.quantities import written
+from airflow_elastic.engines.quantities import written
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 _NODE = "node"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.manifests import from_manifest
-from airflow_elastic.engines.kube.render.quantities import written
+from airflow_elastic.engines.quantities import written
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
 from tests.support.kubernetes.random_manifests import KINDS, damaged, made

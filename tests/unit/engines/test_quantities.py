@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_elastic.engines.kube.render.quantities import is_quantity, number_of, times, written
+from airflow_elastic.engines.quantities import is_quantity, number_of, times, written
 
 
 @pytest.mark.parametrize(
