@@ -171,7 +171,13 @@ ROOM_LIMITS = ("nodes", "quotas", "queue")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit: its name, such as `nodes` or `cpu`, how many workers fit now, and what it is, in words."""
+    """One limit.
+
+    Attributes:
+        name: such as `nodes` or `cpu`.
+        workers: for how many it has room now.
+        text: the limit in words.
+    """
 
     name: str
     workers: int

@@ -39,11 +39,11 @@ class ElasticCapacitySensor(BaseSensorOperator):
         ElasticCapacitySensor(task_id="room", workers=4, worker_resources={"nvidia.com/gpu": "1"},
             engine="job", engine_options={"image": "train:1", "queue": "gpus"}) >> train
 
-    Give it the arguments of the training. On a cluster it counts what pods leave free on nodes that a worker may use,
-    what the ResourceQuotas of the namespace leave, and the free quota of the queue (Kueue, Volcano). On the engine
-    `local` it counts processors, memory and GPUs of the triggerer's machine. Nothing is reserved: somebody else may
-    take the room before the training comes. The log says what limits it. The result is a dict with `workers` (for how
-    many there is room; None if nothing limits them) and `limits`, each with `name`, `workers` and `text`.
+    Give it the arguments of the training. On a cluster free resources of usable nodes,
+    ResourceQuotas of the namespace, and the free quota of the queue (Kueue, Volcano) count. On the engine `local` it
+    counts processors, memory and GPUs of the triggerer's machine. Nothing is reserved: somebody else may take the room
+    before the training comes. The log says what limits it. The result is a dict. `workers` says for how many there is
+    room; None means without limit. `limits` has a `name`, `workers` and `text` for each limit.
 
     Args:
         workers: for how many workers there must be room. Default: 1.

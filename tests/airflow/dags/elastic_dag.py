@@ -104,7 +104,7 @@ with DAG("elastic_steered", schedule=None):
     waits: dict[str, Any] = {**SHARED, "poll_interval": 1, "wait_timeout": 240}
     little = {"memory": "{{ '1Mi' }}", "cpu": "1m"}
     ElasticCapacitySensor(task_id="room", workers="{{ 2 }}", worker_resources=little, poke_interval=1)
-    ElasticCapacitySensor(task_id="no_room", worker_resources={"memory": "900Ti"}, timeout=4, soft_fail=True)
+    ElasticCapacitySensor(task_id="no_room", worker_resources={"memory": "900Ti"}, timeout=30, soft_fail=True)
     ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
     ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
     good = ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)

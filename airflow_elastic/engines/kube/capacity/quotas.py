@@ -102,7 +102,13 @@ def _of_resource(queue: Object, cohort: Sequence[Object], flavor: str, name: str
 
 
 class _Quota(NamedTuple):
-    """Of a resource in a flavor: its own, what others may have of that, and what it may have of others (None: all)."""
+    """Of a resource in a flavor.
+
+    Attributes:
+        nominal: the queue's own.
+        lending: the part of it that others of the cohort may use.
+        borrowing: the most that it may use of others; None is no limit.
+    """
 
     nominal: Decimal = Decimal(0)
     lending: Decimal = Decimal(0)
