@@ -36,8 +36,7 @@ _OF_SPEC = ("workers", "worker_resources", "procs_per_worker", "engine", "engine
 class ElasticCapacitySensor(BaseSensorOperator):
     """Waits until an engine has room for so many workers, so that a training starts when it can.
 
-        ElasticCapacitySensor(task_id="room", workers=4, worker_resources={"nvidia.com/gpu": "1"},
-            engine="job", engine_options={"image": "train:1", "queue": "gpus"}) >> train
+        ElasticCapacitySensor(task_id="room", workers=4, worker_resources={"cpu": "2", "memory": "8Gi"})
 
     Give it the arguments of the training. On a cluster free resources of usable nodes,
     ResourceQuotas of the namespace, and the free quota of the queue (Kueue, Volcano) count. On the engine `local` it
