@@ -27,6 +27,8 @@ from airflow_elastic.cli.inspect.metrics import metrics
 from airflow_elastic.cli.inspect.requests import exclude, resume, scale, stop
 from airflow_elastic.cli.inspect.status import status
 from airflow_elastic.cli.inspect.ui import ui
+from airflow_elastic.cli.models.models import models
+from airflow_elastic.cli.models.promote import promote, rollback
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, StoreUnfit
 
 if TYPE_CHECKING:
@@ -86,6 +88,9 @@ for _command in (
     verify,
     prune,
     pin,
+    promote,
+    rollback,
+    models,
     list_runs,
     top,
     ui,

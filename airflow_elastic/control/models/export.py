@@ -58,9 +58,10 @@ class TorchExporter:
         last = done.stderr.strip().rpartition("\n")[2].removeprefix("airflow-elastic: ")
         for module in ("torch", "safetensors", "airflow_elastic"):
             if f"No module named '{module}" in last:
+                install = how_to_install("safetensors" if module == "safetensors" else "torch")
                 raise InvalidInput(
-                    f"{self.python} has no {module}, which exports the weights: {how_to_install(module)} there, "
-                    "or name another interpreter (python)"
+                    f"{self.python} has no {module}, which exports the weights: {install} there, or name another "
+                    "interpreter (python)"
                 )
         kind = InvalidInput if done.returncode == _BAD_INPUT else ElasticError
         raise kind(last or f"the export of checkpoint {step} of {run.uri} ended with code {done.returncode}")

@@ -7,9 +7,8 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.host.scratch_folders import scratch
@@ -115,29 +114,29 @@ def promote(model: Store, run: Store, request: Request, export: Exporter) -> Pro
         InvalidInput: there is no such checkpoint, a metric of the rule is unknown, or the place holds something else.
         StoreError: the storage fails, or cannot hold promotions.
     """
+    found = prepare(model, run, request)
+    return found if isinstance(found, Promotion) else found.promote(export)
+
+
+def prepare(model: Store, run: Store, request: Request) -> Candidate | Promotion:
+    """Choose the checkpoint and compare it, without any change.
+
+    Returns:
+        The candidate; or the record of an earlier try, as for `promote`.
+
+    Raises:
+        NotBetter, InvalidInput, StoreError: as for `promote`.
+    """
     manifest = choose(run, request.step, request.best)
     before = promotions.current(model)
     if before is not None and _is_earlier_try(before, run, manifest, request):
         promotions.mend(model)
         return before
-    candidate = _Candidate(model, run, manifest, request, before.number if before else None)
+    candidate = Candidate(model, run, manifest, request, before)
     candidate.judge(before)
     if before is None:
         _refuse_occupied(model)
-        probe(model)
-    with candidate.pinned() as pinned, scratch(_SCRATCH) as folder:
-        path = Path(folder) / f"model{SUFFIXES[request.format]}"
-        export(run, manifest.step, path)
-        weights = publish(model, path, request.format)
-        record = candidate.record(weights, before)
-        while not promotions.create(model, record):
-            # Somebody has promoted another one in between: compare with that.
-            before = promotions.current(model)
-            candidate.judge(before)
-            record = candidate.record(weights, before)
-        pinned.keep = True
-    promotions.mend(model)
-    return record
+    return candidate
 
 
 def _is_earlier_try(before: Promotion, run: Store, manifest: Manifest, request: Request) -> bool:
@@ -156,33 +155,62 @@ def _refuse_occupied(model: Store) -> None:
 
 @dataclass(slots=True)
 class _Pinned:
+    """Whether a pin stays."""
+
     keep: bool = False
 
 
-class _Candidate:
-    """A checkpoint that may be promoted; `first` is the number of the promotion when that was asked for."""
+class Candidate:
+    """A checkpoint that may replace the promoted model.
+
+    Args:
+        model: the model URI.
+        run: the run that trained it.
+        manifest: of the checkpoint.
+        request: what was asked for.
+        before: the promotion at that time.
+    """
 
     def __init__(
-        self, model: Store, run: Store, manifest: Manifest, request: Request, first: int | None
+        self, model: Store, run: Store, manifest: Manifest, request: Request, before: Promotion | None
     ) -> None:
-        self._model, self._run, self._manifest, self._request = model, run, manifest, request
-        self._first = first
+        self._model, self._run, self._request, self._before = model, run, request, before
+        self.manifest = manifest
         given = request.metrics
-        self._metrics = dict(checkpoint_retention.measured(run, manifest) if given is None else given)
-        self._rule: PromotionRule | None = parse_promotion_rule(request.rule) if request.rule else None
-        self._compared: Compared | None = None
+        self.metrics = dict(checkpoint_retention.measured(run, manifest) if given is None else given)
+        self.rule: PromotionRule | None = parse_promotion_rule(request.rule) if request.rule else None
+        self.compared: Compared | None = None
+
+    def promote(self, export: Exporter) -> Promotion:
+        """Promote it. See `promote`."""
+        before = self._before
+        if before is None:
+            probe(self._model)
+        with self._pinned() as pinned, scratch(_SCRATCH) as folder:
+            path = folder / f"model{SUFFIXES[self._request.format]}"
+            export(self._run, self.manifest.step, path)
+            weights = publish(self._model, path, self._request.format)
+            record = self._record(weights, before)
+            while not promotions.create(self._model, record):
+                # Somebody has promoted another one in between: compare with that.
+                before = promotions.current(self._model)
+                self.judge(before)
+                record = self._record(weights, before)
+            pinned.keep = True
+        promotions.mend(self._model)
+        return record
 
     def judge(self, before: Promotion | None) -> None:
         """Compare it with the promoted model. Raises NotBetter, and InvalidInput for an unknown metric."""
         number = before.number if before else None
-        self._compared = None if before is None else Compared(before.number, self._promoted(before))
-        if self._rule is None:
+        self.compared = None if before is None else Compared(before.number, self._promoted(before))
+        if self.rule is None:
             return
-        verdict = self._rule.judge(self._metrics, None if self._compared is None else self._compared.metrics)
+        verdict = self.rule.judge(self.metrics, None if self.compared is None else self.compared.metrics)
         if not verdict.holds:
             stays = f"promotion {number} stays" if number else "nothing is promoted"
             raise NotBetter(
-                f"checkpoint {self._manifest.step} of {self._run.uri} does not fulfil `{self._rule}`: "
+                f"checkpoint {self.manifest.step} of {self._run.uri} does not fulfil `{self.rule}`: "
                 f"{'; '.join(verdict.reasons)}; {stays}"
             )
 
@@ -194,12 +222,12 @@ class _Candidate:
                 f"promoted_metrics are of promotion {of}, but {self._model.uri} has promotion {before.number} now: "
                 "evaluate that one"
             )
-        if given and before.number == self._first:
+        if given and before.number == (self._before.number if self._before else None):
             return given
         told = checkpoint_retention.evaluations(self._model, layout.evaluations(before.number))
         return {**before.metrics, **{name: one for each in told for name, one in each.metrics.items()}}
 
-    def record(self, weights: Weights, before: Promotion | None) -> Promotion:
+    def _record(self, weights: Weights, before: Promotion | None) -> Promotion:
         """The record that promotes it after that one."""
         request = self._request
         return Promotion(
@@ -207,13 +235,13 @@ class _Candidate:
             kind=PROMOTE,
             weights=weights,
             run=self._run.uri,
-            step=self._manifest.step,
-            metrics={name: float(one) for name, one in self._metrics.items() if math.isfinite(one)},
+            step=self.manifest.step,
+            metrics={name: float(one) for name, one in self.metrics.items() if math.isfinite(one)},
             by=request.by,
             at=time.time(),
             id=uuid.uuid4().hex,
-            rule=str(self._rule) if self._rule else None,
-            compared=self._compared,
+            rule=str(self.rule) if self.rule else None,
+            compared=self.compared,
             why=request.why,
             task=request.task,
             replaces=before.number if before else None,
@@ -228,9 +256,9 @@ class _Candidate:
         return Lineage(origin, code, dict(self._request.data))
 
     @contextlib.contextmanager
-    def pinned(self) -> Any:
+    def _pinned(self) -> Iterator[_Pinned]:
         """The checkpoint is pinned meanwhile; and afterwards, if it is promoted."""
-        step, told = self._manifest.step, _Pinned()
+        step, told = self.manifest.step, _Pinned()
         was = step in checkpoint_retention.pins(self._run)
         try:
             checkpoint_retention.pin(self._run, step, by=f"promoted to {self._model.uri}")

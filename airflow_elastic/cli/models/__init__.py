@@ -1,0 +1,1 @@
+"""Commands about promoted models: `models`, `promote`, `rollback`."""
