@@ -116,7 +116,7 @@ class ElasticHook(BaseHook):
             SpecError: there is no engine of that name.
         """
         if name == LocalEngine.name:
-            return LocalEngine(environment=self._worker_environment(uri), open_store=self.open_store)
+            return LocalEngine(environment=self.worker_environment(uri), open_store=self.open_store)
         engine = find_engine(name)
         # Imported here: the Kubernetes client takes a second to import, which each parse of a DAG file would pay.
         from airflow_elastic.engines.kube.engine import KubeEngine
@@ -146,7 +146,8 @@ class ElasticHook(BaseHook):
             return None
         return aws.client_factory(self.aws_conn_id)
 
-    def _worker_environment(self, uri: str) -> dict[str, str]:
+    def worker_environment(self, uri: str) -> dict[str, str]:
+        """Credentials for a URI as variables, for processes of this machine; empty if those find them alone."""
         if not uri.lower().startswith("s3:") or self.aws_conn_id is None:
             return {}
         return aws.environment(self.aws_conn_id)

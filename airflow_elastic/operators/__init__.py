@@ -2,11 +2,13 @@
 
 - `train`: `ElasticTrainOperator`.
 - `steering`: operators that scale, save, stop or prune a run of another task.
+- `promote`: operators that change the promoted model.
 - `link`: the link to the page of a run. `task`: what they share with each other and with sensors.
 """
 
 from __future__ import annotations
 
+from airflow_elastic.operators.promote import ElasticPromoteOperator, ElasticRollbackOperator
 from airflow_elastic.operators.steering import (
     ElasticCheckpointOperator,
     ElasticPruneOperator,
@@ -17,7 +19,9 @@ from airflow_elastic.operators.train import ElasticTrainOperator
 
 __all__ = [
     "ElasticCheckpointOperator",
+    "ElasticPromoteOperator",
     "ElasticPruneOperator",
+    "ElasticRollbackOperator",
     "ElasticScaleOperator",
     "ElasticStopOperator",
     "ElasticTrainOperator",

@@ -7,7 +7,17 @@
 from __future__ import annotations
 
 from airflow_elastic.control.models.export import Exporter, TorchExporter
-from airflow_elastic.control.models.promote import Candidate, NotBetter, Request, prepare, promote
+from airflow_elastic.control.models.promote import Candidate, NotBetter, Request, prepare, promote, release
 from airflow_elastic.control.models.rollback import rollback
 
-__all__ = ["Candidate", "Exporter", "NotBetter", "Request", "TorchExporter", "prepare", "promote", "rollback"]
+__all__ = [
+    "Candidate",
+    "Exporter",
+    "NotBetter",
+    "Request",
+    "TorchExporter",
+    "prepare",
+    "promote",
+    "release",
+    "rollback",
+]

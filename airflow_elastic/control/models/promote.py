@@ -139,6 +139,13 @@ def prepare(model: Store, run: Store, request: Request) -> Candidate | Promotion
     return candidate
 
 
+def release(run: Store, step: int, *, by: str) -> None:
+    """Undo `Candidate.keep`. A pin of somebody else stays."""
+    held = checkpoint_retention.pins(run).get(step)
+    if held is not None and held.by == by:
+        checkpoint_retention.unpin(run, step)
+
+
 def _is_earlier_try(before: Promotion, run: Store, manifest: Manifest, request: Request) -> bool:
     same = (before.run, before.step, before.task) == (run.uri, manifest.step, request.task)
     return request.task is not None and before.kind == PROMOTE and same
@@ -199,6 +206,10 @@ class Candidate:
             pinned.keep = True
         promotions.mend(self._model)
         return record
+
+    def keep(self, *, by: str) -> None:
+        """Pin the checkpoint until it is decided about. Raises CheckpointDamaged if it was removed."""
+        checkpoint_retention.pin(self._run, self.manifest.step, by=by)
 
     def judge(self, before: Promotion | None) -> None:
         """Compare it with the promoted model. Raises NotBetter, and InvalidInput for an unknown metric."""

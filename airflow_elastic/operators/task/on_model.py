@@ -1,0 +1,69 @@
+"""What operators on a model URI share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.task.parameters import is_templated, uri_problem
+from airflow_elastic.spec.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.storage.store import Store
+
+
+class OnModel(BaseOperator):
+    """A task that changes which model is promoted.
+
+    Args:
+        model_uri: where promoted models are kept.
+        elastic_conn_id: see ElasticTrainOperator.
+        aws_conn_id: see ElasticTrainOperator.
+    """
+
+    template_fields: Sequence[str] = ("model_uri", "why", "elastic_conn_id", "aws_conn_id")
+    ui_color = "#e6f4ea"
+
+    def __init__(
+        self,
+        *,
+        model_uri: str,
+        why: str | None = None,
+        elastic_conn_id: str = ElasticHook.default_conn_name,
+        aws_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model_uri, self.why = model_uri, why
+        self.elastic_conn_id, self.aws_conn_id = elastic_conn_id, aws_conn_id
+        if not is_templated(model_uri) and (problem := uri_problem(model_uri, "model_uri")) is not None:
+            raise SpecError(problem).below(self.task_id)
+
+    def _hook(self) -> ElasticHook:
+        return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
+
+    def _model(self) -> Store:
+        """The storage of the model URI. Raises AirflowFailException if the URI is not valid."""
+        if (problem := uri_problem(self.model_uri, "model_uri")) is not None:
+            raise AirflowFailException(str(problem))
+        return self._hook().open_store(self.model_uri)
+
+
+def whole_number(name: str, value: Any, least: int) -> int | None:
+    """A number, which a template may have rendered to text; or None. Raises AirflowFailException for another value."""
+    if value is None or value in ("", "None"):
+        return None
+    text = value.strip() if isinstance(value, str) else value
+    number = int(text) if isinstance(text, str) and text.isdecimal() else text
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise AirflowFailException(str(Problem(name, value, f"an integer, at least {least}")))
+    return number
+
+
+def who(ti: Any) -> str:
+    """The task, in words: `dag.task (DAG run)`."""
+    return f"{ti.dag_id}.{ti.task_id} ({ti.run_id})"
