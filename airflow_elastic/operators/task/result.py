@@ -47,6 +47,12 @@ def result(run: Run, state: RunState, log: Log) -> dict[str, Any]:
     }
 
 
+def world_size(run: Run, state: RunState) -> int | None:
+    """Number of ranks that trained last; None if they have not reported it."""
+    progress = run.progress(state)
+    return progress.world_size if progress else None
+
+
 def newest_checkpoint(run: Run) -> dict[str, Any] | None:
     """Step, URI of the manifest and URI of the files of the newest checkpoint. None without a checkpoint."""
     steps = checkpoints.steps(run.store)

@@ -62,7 +62,10 @@ WITH_AIRFLOW = {
     "airflow_elastic.sensors.checkpoint": "ElasticCheckpointSensor",
     "airflow_elastic.sensors.health": "ElasticHealthSensor",
     "airflow_elastic.sensors.run": "ElasticRunSensor",
-    "airflow_elastic.triggers": "ElasticRunConditionTrigger ElasticRunTrigger",
+    "airflow_elastic.triggers": "ElasticCheckpointEventTrigger ElasticPromotionEventTrigger "
+    "ElasticRunConditionTrigger ElasticRunTrigger",
+    "airflow_elastic.triggers.assets.checkpoint": "ElasticCheckpointEventTrigger",
+    "airflow_elastic.triggers.assets.promotion": "ElasticPromotionEventTrigger",
     "airflow_elastic.triggers.condition": "ElasticRunConditionTrigger",
     "airflow_elastic.triggers.reached": "ElasticRunReachedTrigger",
     "airflow_elastic.triggers.run": "ElasticRunTrigger",
