@@ -123,7 +123,7 @@ async def test_promotions_and_rollbacks(run: Store, tmp_path: Path) -> None:
 
 
 async def test_storage_out_of_reach_is_waited_for(
-    run: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps, answers = checkpoints.steps, iter([StoreError("out of reach"), None])
 
@@ -135,14 +135,14 @@ async def test_storage_out_of_reach_is_waited_for(
     monkeypatch.setattr(checkpoints, "steps", now_and_then)
     watching = Triggerer(ElasticCheckpointEventTrigger(run.uri, existing=True, poll_seconds=0.01), None)
     await watching.until(1)
-    assert "cannot be read: out of reach" in caplog.text
+    assert "cannot be read: out of reach" in capsys.readouterr().out
     await watching.kill()
 
 
 async def test_equal_triggers_of_several_assets_are_told_apart(
-    run: Store, caplog: pytest.LogCaptureFixture
+    run: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watching = Triggerer(ElasticCheckpointEventTrigger(run.uri, existing=True, poll_seconds=0.01), Several())
     await watching.until(1)
-    assert "give each trigger another poll_seconds" in caplog.text
+    assert "give each trigger another poll_seconds" in capsys.readouterr().out
     await watching.kill()
