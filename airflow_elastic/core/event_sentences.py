@@ -54,7 +54,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.OwnerChanged():
             return f"{event.owner} carries the run on"
         case ev.RunMoved():
-            return f"the code of the run is in another folder now: {_moved(before.spec, state.spec)}"
+            return _moved(before.spec, state.spec)
         case ev.AttemptSubmitted():
             attempt = state.attempt
             if attempt.home is None:
@@ -223,7 +223,10 @@ def _created(state: RunState) -> str:
 
 def _moved(old: RunSpec, new: RunSpec) -> str:
     before, after = (spec.source_root or spec.working_dir for spec in (old, new))
-    return f"{after}; the next attempt begins there" + (f", and not in {before}" if before else "")
+    if old.script != new.script:
+        return f"{new.command[0]} has changed; the next attempt begins with the new text"
+    not_there = f", and not in {before}" if before else ""
+    return f"the code of the run is in another folder now: {after}; the next attempt begins there{not_there}"
 
 
 def _start(step: int) -> str:

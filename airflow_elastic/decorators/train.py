@@ -1,8 +1,11 @@
-"""`@task.elastic_train`: a task whose function returns the command to train with."""
+"""`@task.elastic_train`: a task whose function is the training script, or returns the command to train with."""
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
@@ -15,17 +18,28 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_elastic.decorators.script import Script, script_of
 from airflow_elastic.operators import ElasticTrainOperator
+from airflow_elastic.operators.task.parameters import is_templated
+from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.validation import not_json
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_elastic.hooks import ElasticHook
+    from airflow_elastic.spec.run import RunSpec
+
+#: Linux takes no longer argument of a program than 128 KiB.
+_MOST_ARGUMENT_BYTES = 120 * 1024
+
 
 class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
-    """Trains with the command that the decorated function returns.
+    """Trains with the decorated function: its body is the script, or it returns the command.
 
     Args:
-        python_callable: the function. A worker calls it at each try; it must return the same command each time.
+        python_callable: the function. Without a `return` of a value, its body is the script, and workers run it. Else
+            a worker of Airflow calls it at each try for the command; it must return the same command each time.
         op_args: its positional arguments.
         op_kwargs: its keyword arguments.
         kwargs: arguments of ElasticTrainOperator.
@@ -50,6 +64,7 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        script = script_of(python_callable)
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -57,35 +72,100 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
             command=SET_DURING_EXECUTION,
             **kwargs,
         )
+        if script is not None:
+            fixed = {name: one for name, one in self._arguments().items() if not is_templated(one)}
+            _as_json(self.python_callable.__name__, fixed)
 
     def execute(self, context: Context) -> Any:
-        """Call the function for the command, then train. A resumed task does not call it again."""
+        """Make the script of the function, or call it for the command; then train. A resumed task does neither."""
+        script = script_of(self.python_callable)
+        if script is not None:
+            self.command = self._call_of(script)
+            return super().execute(context)
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         command = self.python_callable(*self.op_args, **kwargs)
         if not command or not isinstance(command, str | list | tuple):
             raise AirflowFailException(
                 f"the function {self.python_callable.__name__} returned {command!r}; allowed: the command, as a list "
-                "of a script and its arguments, or as one line"
+                "of a script and its arguments, or as one line. A function that is the script itself returns nothing: "
+                "it gives its results to `run.finish`"
             )
         self.command = command
         self.render_template_fields(context)
         return super().execute(context)
 
+    def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
+        spec, script = super()._spec(context, hook), script_of(self.python_callable)
+        return spec if script is None else replace(spec, script=script.text)
+
+    def _call_of(self, script: Script) -> list[str]:
+        """The command that runs the script with the arguments of the task."""
+        if not script.takes_arguments:
+            return [script.file]
+        try:
+            return [script.file, _as_json(self.python_callable.__name__, self._arguments())]
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from None
+
+    def _arguments(self) -> dict[str, Any]:
+        """The function's arguments by name, without those that are left to their defaults."""
+        bound = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs)
+        given = dict(bound.arguments)
+        for name, parameter in bound.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given |= given.pop(name, {})
+        return given
+
+
+def _as_json(function: str, arguments: Mapping[str, Any]) -> str:
+    """Arguments as one JSON object. Raises SpecError for values that JSON cannot express."""
+    allowed = "a JSON value: text, a finite number, True, False, None, or a list or dict of such values"
+    problems = [Problem(f"{function}({path})", value, allowed) for path, value in not_json(arguments)]
+    if problems:
+        raise SpecError(*problems)
+    text = json.dumps(arguments, sort_keys=True)
+    if len(text) > _MOST_ARGUMENT_BYTES:
+        allowed = f"arguments of at most {_MOST_ARGUMENT_BYTES} bytes as JSON: store more, and pass its URI"
+        raise SpecError(Problem(f"{function}()", f"{len(text)} bytes", allowed))
+    return text
+
 
 def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a training task of a function that returns the command to train with.
+    """Make a training task of a function: its body is the training script.
 
         @task.elastic_train(workers=2, checkpoint_every_seconds=60)
+        def train(epochs: int):
+            import airflow_elastic.runtime as elastic
+
+            run = elastic.init()
+            ...
+
+    Workers get the function with the imports, functions, classes and constants of the file that it uses, as one file.
+    They need no folder with it. What cannot go with it is refused while the DAG is parsed, with its line: names from
+    Airflow or from modules beside the DAG file, variables of functions around it, values that would be others on
+    workers. Statements of the file that only do something, such as `torch.manual_seed(0)`, stay there.
+
+    The arguments of the task are JSON values; templates and outputs of other tasks are resolved when the task begins.
+    Airflow's context is not there: pass a template such as `"{{ ds }}"`. `airflow-elastic script RUN_URI` prints the
+    script of a run. Tracebacks have the lines of the DAG file.
+
+    A function that returns a value is called by Airflow, and returns the command:
+
+        @task.elastic_train(workers=2)
         def train(epochs: int) -> list[str]:
             return ["train.py", "--epochs", str(epochs)]
 
     Args:
         python_callable: the function.
         kwargs: arguments of ElasticTrainOperator.
+
+    Raises:
+        SpecError: at parse time, with every reason why the function cannot be a script.
     """
-    return task_decorator_factory(
+    decorate = task_decorator_factory(
         python_callable=python_callable,
         decorated_operator_class=ElasticTrainDecoratedOperator,
         **kwargs,
     )
+    return decorate

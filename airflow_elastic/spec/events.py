@@ -111,10 +111,10 @@ class OwnerChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunMoved:
-    """The code of the run is in another folder now, such as that of a new bundle version.
+    """The code of the run is in another folder now, such as that of a new bundle version, or its script is changed.
 
-    `spec` names the new folder and is otherwise the same. The current attempt stays in the old folder; the next one
-    begins in the new one.
+    `spec` has the new folder or script and is otherwise the same. The current attempt keeps the old one; the next one
+    begins with the new one.
     """
 
     at: float

@@ -1,7 +1,7 @@
-"""What makes two specifications the same run: what they train, and not the folder of the code.
+"""What makes two specifications the same run: what they train, and not the folder or the text of the code.
 
 A new version of a DAG bundle, or a new release, has the same code in another folder. A run that began in one folder
-goes on in the other.
+goes on in the other. A corrected script goes on with the run, whether it is a file or part of the specification.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FOLDERS = {"source_root": "{source_root}", "working_dir": "{working_dir}"}
 
 
 def without_code_paths(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A specification's plain values without the folders that hold its code.
+    """A specification's plain values without its script and the folders that hold its code.
 
     Paths below `source_root`, or else below `working_dir`, become relative to it. This holds everywhere: for the
     command, variables and options.
@@ -23,7 +23,7 @@ def without_code_paths(plain: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         plain: what `RunSpec.to_dict` gives.
     """
-    left = dict(plain)
+    left = {name: value for name, value in plain.items() if name != "script"}
     root, folder = left.pop("source_root", None), left.pop("working_dir", None)
     below = _told_from(_FOLDERS["source_root"], root, folder)
     if below != folder:

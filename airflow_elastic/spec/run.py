@@ -40,6 +40,12 @@ RETRYABLE_EXIT_CODES = (130, 137, 143, RESTART_ME)
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
+#: The name of a file that a worker writes for `script`.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.py")
+
+#: The longest script: 256 KiB in UTF-8. The journal and each job's record have a copy.
+MOST_SCRIPT_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Workers:
@@ -235,6 +241,9 @@ class RunSpec:
 
     Attributes:
         command: the script and its arguments, e.g. `("train.py", "--epochs", "3")`; or `("-m", "pkg.train")`.
+        script: the text of the script, at most 256 KiB. Workers write it to a file, whose name is the first word of
+            `command`, and run that file. So they need no folder with the code. The same run may go on with a changed
+            text, as it does when a file is changed. Default: the script is a file that workers have.
         name: names jobs and logs; letters, digits, `.`, `_`, `-`.
         launcher: how ranks are started: a name from the launcher registry.
         launcher_options: options of this launcher, which validates them.
@@ -270,6 +279,7 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[SecretRef, ...] = ()
     tensorboard: bool | None = None  # None is left out of the digest, which runs of earlier releases keep
+    script: str | None = None
 
     def __post_init__(self) -> None:
         with Checks() as check:
@@ -280,6 +290,8 @@ class RunSpec:
                 self.command,
                 "a tuple of strings: a script and its arguments; the first is not empty",
             )
+            if self.script is not None and check.passed:
+                _check_script(check, self.script, self.command[0])
             good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
             check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")
             check.that(bool(self.launcher), "launcher", self.launcher, "the name of a launcher")
@@ -345,6 +357,16 @@ class RunSpec:
         """Identifies the training, independent of its folder: 16 hex digits of the SHA-256 of its canonical JSON."""
         canonical = json.dumps(without_code_paths(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _check_script(check: Checks, script: str, file: str) -> None:
+    """Note what is wrong with the text of a script, or with the name of its file."""
+    size = len(script.encode(errors="surrogatepass"))
+    told = f"{size} bytes" if size > MOST_SCRIPT_BYTES else script
+    allowed = f"the text of a Python script, at most {MOST_SCRIPT_BYTES} bytes; give more code in a package"
+    check.that(bool(script.strip()) and size <= MOST_SCRIPT_BYTES, "script", told, allowed)
+    allowed = "with script: the name of the file that workers write, such as train.py, and then the arguments"
+    check.that(bool(_FILE_NAME.fullmatch(file)), "command", file, allowed, across=True)
 
 
 def _to_widen(workers: Workers, wanted: int) -> str:

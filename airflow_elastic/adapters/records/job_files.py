@@ -13,6 +13,7 @@ node-1/g0002-rank-3.*  a rank's page and its report
 node-1/usage.json      what the worker uses of the machine
 node-1/g0002.failed    its ranks have failed, and its agent stands by
 node-1/restore-2/      files that its ranks of generation 2 fetch for each other, while they read a checkpoint
+script/train.py        the script, if it is part of the run's specification
 news                   a pipe: agents write to it to wake the watchers of the job
 ```
 """
@@ -141,6 +142,11 @@ class JobFiles:
     def node(self, index: int) -> Path:
         """The folder of one worker."""
         return self.folder / f"node-{index}"
+
+    @property
+    def scripts(self) -> Path:
+        """The folder for a script that is part of the run's specification: the same for all workers."""
+        return self.folder / "script"
 
     def forget_fetched(self, node: str = "node-*") -> None:
         """Remove files that ranks had fetched before they were killed, for one worker or for all."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_elastic.adapters.records.job_files import JobFiles, Members, Result
@@ -17,8 +19,6 @@ from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_elastic.adapters.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,18 @@ class JobObjects(JobFiles):
     def __init__(self, store: Store, name: str, folder: Path) -> None:
         super().__init__(folder)
         self._store, self._prefix = store, layout.job(name)
+        self._name = name
         near = store.local_path(layout.STATUS) is not None
         self._memory = _NEAR_SECONDS if near else _FAR_SECONDS
         self._looked_at = -self._memory
         self._newest: Members | None = None
         self._is_closed = False
         self._results: dict[int, tuple[float, Result | None]] = {}
+
+    @property
+    def scripts(self) -> Path:
+        """The folder for a script that is part of the run's specification: a launcher may tell its path to others."""
+        return Path(tempfile.gettempdir(), f"airflow-elastic-{self._name}")
 
     def create(self, name: str, document: object) -> bool:
         """Write a document unless there is one. Also True if the existing one is the same."""

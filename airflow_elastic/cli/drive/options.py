@@ -205,7 +205,7 @@ def with_defaults(plain: dict[str, Any]) -> dict[str, Any]:
 def check_here(spec: RunSpec) -> None:
     """Refuse a run that would fail for certain, before anything is created."""
     script = spec.command[0]
-    if spec.engine == "local" and script.endswith(".py"):
+    if spec.engine == "local" and spec.script is None and script.endswith(".py"):
         path = Path(spec.working_dir or ".") / script
         if not path.is_file():
             raise InvalidInput(f"{path}: there is no such script; name one that exists, after --")

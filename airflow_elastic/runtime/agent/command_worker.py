@@ -21,6 +21,7 @@ from airflow_elastic.runtime.agent.reporting.evidence import (
     values,
     without_secrets,
 )
+from airflow_elastic.runtime.agent.shipped_script import with_script
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.spec import layout
 
@@ -36,7 +37,7 @@ def run_command(node: Worker) -> Result:
     members, meeting, _ = meet(node)
     rank = members.nodes.index(node.index)
     port = _command_port(node, meeting, lead=rank == 0)
-    spec = node.record.spec
+    spec = with_script(node)
     command = find_launcher(spec.launcher).command(
         spec, Place(node.record.python, rank, len(members.nodes), meeting.addr, port)
     )

@@ -18,6 +18,7 @@ from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.rank_group import RankGroup, rank_environments
 from airflow_elastic.runtime.agent.rendezvous import LeftGeneration, meet
+from airflow_elastic.runtime.agent.shipped_script import with_script
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.runtime.tiers.disk.recovery import recover
 from airflow_elastic.spec.errors import ElasticError
@@ -121,7 +122,7 @@ def _stands_by(node: Worker) -> bool:
 
 def _run_ranks(node: Worker, spares: Spares) -> Result:
     """Run its ranks, one generation after another, until they have ended."""
-    spec = node.record.spec
+    spec = with_script(node)
     place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
     command = find_launcher(spec.launcher).command(spec, place)
     while True:
