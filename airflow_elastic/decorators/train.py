@@ -120,7 +120,7 @@ class ElasticTrainDecoratedOperator(DecoratedOperator, ElasticTrainOperator):
 
 def _as_json(function: str, arguments: Mapping[str, Any]) -> str:
     """Arguments as one JSON object. Raises SpecError for values that JSON cannot express."""
-    allowed = "a JSON value: text, a finite number, True, False, None, or a list or dict of such values"
+    allowed = "a JSON value, such as text, a finite number, or a list or dict of these"
     problems = [Problem(f"{function}({path})", value, allowed) for path, value in not_json(arguments)]
     if problems:
         raise SpecError(*problems)
@@ -137,18 +137,21 @@ def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwar
         @task.elastic_train(workers=2, checkpoint_every_seconds=60)
         def train(epochs: int):
             import airflow_elastic.runtime as elastic
-
             run = elastic.init()
             ...
 
     Workers get the function with the imports, functions, classes and constants of the file that it uses, as one file.
-    They need no folder with it. What cannot go with it is refused while the DAG is parsed, with its line: names from
-    Airflow or from modules beside the DAG file, variables of functions around it, values that would be others on
-    workers. Statements of the file that only do something, such as `torch.manual_seed(0)`, stay there.
+    They need no folder with it. What cannot go with it is refused with its line, while the DAG is parsed:
 
-    The arguments of the task are JSON values; templates and outputs of other tasks are resolved when the task begins.
-    Airflow's context is not there: pass a template such as `"{{ ds }}"`. `airflow-elastic script RUN_URI` prints the
-    script of a run. Tracebacks have the lines of the DAG file.
+    - names from Airflow, or from modules beside the DAG file;
+    - parameters and loop variables around the function;
+    - constants that have another value on workers, such as one from `os.environ`.
+
+    Statements of the file that only do something, such as `torch.manual_seed(0)`, do not go with it.
+
+    Arguments are JSON values. Templates and outputs of other tasks are resolved when the task begins. Airflow's context
+    is not there: pass a template such as `"{{ ds }}"`. `airflow-elastic status RUN_URI --script` prints the script.
+    Tracebacks have the lines of the DAG file.
 
     A function that returns a value is called by Airflow, and returns the command:
 
@@ -163,9 +166,8 @@ def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwar
     Raises:
         SpecError: at parse time, with every reason why the function cannot be a script.
     """
-    decorate = task_decorator_factory(
+    return task_decorator_factory(
         python_callable=python_callable,
         decorated_operator_class=ElasticTrainDecoratedOperator,
         **kwargs,
     )
-    return decorate

@@ -57,7 +57,7 @@ class JobObjects(JobFiles):
 
     @property
     def scripts(self) -> Path:
-        """The folder for a script that is part of the run's specification: a launcher may tell its path to others."""
+        """The folder for a script that is part of the run's specification; the same path on each worker."""
         return Path(tempfile.gettempdir(), f"airflow-elastic-{self._name}")
 
     def create(self, name: str, document: object) -> bool:

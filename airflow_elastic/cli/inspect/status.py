@@ -27,7 +27,7 @@ from airflow_elastic.core.goodput import ROWS
 from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.errors import RunMissing
+from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.status import Wait, Waiting
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.spec.run import RunSpec
 
 _COLOURS = {
     "succeeded": "bold green",
@@ -48,7 +49,8 @@ _COLOURS = {
 @click.command(cls=Command)
 @uri_argument
 @json_option
-def status(uri: str, as_json: bool) -> None:
+@click.option("--script", is_flag=True, help="Print only the text of the script, if it is part of the run.")
+def status(uri: str, as_json: bool, script: bool) -> None:
     """Show the progress of a run, or list the runs of a folder.
 
     It shows state, attempts and why they ended, checkpoints, and where the time went. If no controller has written for
@@ -61,7 +63,11 @@ def status(uri: str, as_json: bool) -> None:
       airflow-elastic status /mnt/runs/mnist
       airflow-elastic status /mnt/runs
       airflow-elastic status s3://bucket/runs/mnist --json
+      airflow-elastic status /mnt/runs/mnist --script > train.py
     """
+    if script:
+        _script(find_run(uri).state.spec, uri)
+        return
     try:
         run = find_run(uri)
     except RunMissing:
@@ -80,6 +86,15 @@ def status(uri: str, as_json: bool) -> None:
     _ranks(console, document)
     if (hint := controller_hint(run.store, state)) is not None:
         console.print(hint, style="yellow", soft_wrap=True)
+
+
+def _script(spec: RunSpec, uri: str) -> None:
+    """Print the script that the next attempt begins with."""
+    if spec.script is None:
+        raise InvalidInput(
+            f"{uri}: the script is no part of the run, it is in a file of the workers: {' '.join(spec.command)}"
+        )
+    click.echo(spec.script, nl=False)
 
 
 def _several(store: Store, runs: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -62,10 +62,11 @@ class Choice:
         if unit in self.units:
             return
         self.units[unit] = scope
-        for why in (unit.refused, *_problems(unit, scope, self._file)):
-            if why is not None:
-                self._refuse(path[-1] if path else "", line or unit.line, path, why)
-                return
+        if unit.refused is not None:
+            self._refuse(path[-1], line or unit.line, path, unit.refused)
+            return
+        for name, at, why in _problems(unit, scope, self._file):
+            self._refuse(f"{path}{name}", line or at, path if _imports(unit) else (*path, name), why)
         for name, used in unit.names.uses.items():
             self._need(name, line or used, scope, (*path, name))
 
@@ -117,7 +118,7 @@ class Choice:
         names = {one.attr if isinstance(one, ast.Attribute) else root(one) for one in calls}
         if names.isdisjoint(_LOGGERS):
             return False
-        return self._tried({name: unit.line for name in unit.names.uses}, scope) is None
+        return self._tried(dict.fromkeys(unit.names.uses, unit.line), scope) is None
 
     def _add_hints(self) -> bool:
         """Choose what annotations need, where it can go with the function. Returns whether there is more to choose."""
@@ -143,14 +144,20 @@ class Choice:
         return copy if known else None
 
 
-def _problems(unit: Unit, scope: Scope, file: str) -> Iterator[str | None]:
-    """Why workers cannot run a statement as it is here, in words."""
+def _problems(unit: Unit, scope: Scope, file: str) -> Iterator[tuple[str, int, str]]:
+    """What workers cannot run in a statement as it is here: the name, its line, and why not, in words."""
     for one in ast.walk(unit.node):
         if isinstance(one, ast.Import):
-            yield from (module_problem(alias.name, 0, file) for alias in one.names)
-        elif isinstance(one, ast.ImportFrom):
-            yield module_problem(one.module or "", one.level, file)
-    yield value_problem(unit.node, _modules(scope))
+            for alias in one.names:
+                if (why := module_problem(alias.name, 0, file)) is not None:
+                    yield alias.asname or alias.name, one.lineno, why
+        elif (
+            isinstance(one, ast.ImportFrom)
+            and (why := module_problem(one.module or "", one.level, file)) is not None
+        ):
+            yield ", ".join(alias.asname or alias.name for alias in one.names), one.lineno, why
+    if (found := value_problem(unit.node, _modules(scope))) is not None:
+        yield found[0], unit.line, found[1]
 
 
 def _modules(scope: Scope) -> dict[str, str]:

@@ -21,6 +21,8 @@ from airflow_elastic.spec.run import MOST_SCRIPT_BYTES
 
 _FUTURE = "from __future__ import {}"
 
+_NONLOCAL = "changes a variable of the function around it with `nonlocal`: make it a variable of its own"
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -51,7 +53,7 @@ def script_of(function: Callable[..., Any]) -> Script | None:
     name = getattr(plain, "__name__", "the function")
     lines = linecache.getlines(code.co_filename, plain.__globals__) if code is not None else []
     if code is None or not lines:
-        allowed = "the text of this function is not to be found: define it with `def` in the DAG file"
+        allowed = "there is no file with the text of this function: define it with `def` in the DAG file"
         raise SpecError(Problem(name, ABSENT, allowed))
     return _extracted("".join(lines), code.co_filename, name, code.co_firstlineno, plain is not function)
 
@@ -81,14 +83,19 @@ def _extracted(text: str, file: str, name: str, line: int, wrapped: bool) -> Scr
             ]
     if problems or chosen is None:
         where = PurePath(file).name
-        raise SpecError(
-            *(Problem(f"{where}:{at}", ABSENT, f"{name} {why}") for at, why in sorted(problems))
-        )
+        raise SpecError(*(Problem(f"{where}:{at}", ABSENT, f"{name} {why}") for at, why in sorted(problems)))
     script = _written(tree, Lines(text), chosen, function, wrapped=wrapped)
     if (size := len(script.text.encode())) > MOST_SCRIPT_BYTES:
-        allowed = f"at most {MOST_SCRIPT_BYTES} with all that it uses: install the rest as a package on workers"
+        allowed = (
+            f"at most {MOST_SCRIPT_BYTES} with all that it uses: install the rest as a package on workers"
+        )
         raise SpecError(Problem(f"{PurePath(file).name}:{line}: bytes of {name}", size, allowed))
     return script
+
+
+def _refused(file: str, name: str, problems: Iterable[tuple[int, str]]) -> SpecError:
+    where = PurePath(file).name
+    return SpecError(*(Problem(f"{where}:{line}", ABSENT, f"{name} {why}") for line, why in sorted(problems)))
 
 
 def _written(tree: ast.Module, lines: Lines, chosen: Choice, function: Function, *, wrapped: bool) -> Script:

@@ -14,7 +14,9 @@ from pathlib import Path
 #: Parts of this package that need Airflow.
 _OURS = ("decorators", "hooks", "operators", "sensors", "triggers")
 
-_ELSEWHERE = "each worker would get another value: use it inside the function, or pass the value as an argument"
+_ELSEWHERE = (
+    "each worker would get another value: use it inside the function, or pass the value as an argument"
+)
 
 #: What a statement outside of functions must not use, by its whole name.
 _OTHER_VALUES = {
@@ -30,12 +32,14 @@ _OTHER_VALUES = {
     **dict.fromkeys(
         ("time.time", "time.time_ns", "time.monotonic", "time.perf_counter"), "it is another time there"
     ),
-    **dict.fromkeys((f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")), "it is another time"),
+    **dict.fromkeys(
+        (f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")), "it is another time"
+    ),
     "datetime.date.today": "it may be another day there",
-    **dict.fromkeys(("uuid.uuid1", "uuid.uuid4", "os.urandom"), "it is drawn anew there"),
+    **dict.fromkeys(("uuid.uuid1", "uuid.uuid4", "os.urandom"), "it is drawn again there"),
 }
 _DRAWN = ("random.", "numpy.random.", "secrets.")
-_OUTSIDE = ("requests.", "httpx.", "urllib.request.", "subprocess.", "boto3.", "airflow.")
+_OUTSIDE = ("requests.", "httpx.", "urllib.request.", "subprocess.", "boto3.")
 
 
 def module_problem(module: str, level: int, file: str) -> str | None:
@@ -47,36 +51,45 @@ def module_problem(module: str, level: int, file: str) -> str | None:
         file: the path of the DAG file.
     """
     if level:
-        return "a relative import is from a folder that workers do not have: move what it needs into this file"
+        return (
+            "a relative import is from a folder that workers do not have: move what it needs into this file"
+        )
     top, _, rest = module.partition(".")
     if top == "airflow" or (top == "airflow_elastic" and rest.partition(".")[0] in _OURS):
         return f"it is from {module}, and workers have no Airflow: pass the value as an argument of the task"
-    if top not in sys.stdlib_module_names and (path := _beside(top, file)):
+    known = top == "airflow_elastic" or top in sys.stdlib_module_names
+    if not known and (path := _beside(top, file)):
         return (
-            f"it is from the module {module} at {path}, which workers do not have: move what it needs into this "
-            "file, or install the module in their image as a package"
+            f"it is from {module}, and workers have no {path}; move what you need into this file, or install it on "
+            "workers as a package"
         )
     return None
 
 
-def value_problem(node: ast.stmt, modules: Mapping[str, str]) -> str | None:
-    """Why a statement outside of functions would give another value on workers, in words; None if nothing is known.
+def value_problem(node: ast.stmt, modules: Mapping[str, str]) -> tuple[str, str] | None:
+    """What would give a statement outside of functions another value on workers; None if nothing is known.
 
     Args:
         node: the statement.
         modules: what imported names stand for, e.g. `{"np": "numpy", "environ": "os.environ"}`.
+
+    Returns:
+        The name, and why it would, in words.
     """
     for one in _evaluated(node):
         name = _whole_name(one, modules)
-        if name is None:
-            continue
-        if name in _OTHER_VALUES:
-            return f"it uses {name.removeprefix('builtins.')}, and {_OTHER_VALUES[name]}: {_ELSEWHERE}"
-        if name.startswith(_DRAWN):
-            return f"it uses {name}, and it is drawn anew there: {_ELSEWHERE}"
-        if name.startswith(_OUTSIDE):
-            return f"it uses {name}, which works outside of Python: {_ELSEWHERE}"
+        why = None if name is None else _other_value(name)
+        if name is not None and why is not None:
+            return name.removeprefix("builtins."), f"{why}; {_ELSEWHERE}"
     return None
+
+
+def _other_value(name: str) -> str | None:
+    if name.startswith(_DRAWN):
+        return "it is drawn again there"
+    if name.startswith(_OUTSIDE):
+        return "it reaches other programs"
+    return _OTHER_VALUES.get(name)
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.expr]:

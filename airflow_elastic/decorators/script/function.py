@@ -17,9 +17,10 @@ OURS = ("elastic_train", "elastic_train_task", "elastic_evaluate", "elastic_eval
 def find(tree: ast.Module, name: str, line: int) -> Function | None:
     """The function of this name that begins, with its decorators, in this line."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            if min([node.lineno, *(one.lineno for one in node.decorator_list)]) == line:
-                return node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
+            continue
+        if min([node.lineno, *(one.lineno for one in node.decorator_list)]) == line:
+            return node
     return None
 
 
@@ -62,7 +63,9 @@ def problems_of(function: Function, *, wrapped: bool) -> list[tuple[int, str]]:
             )
             found.append((argument.lineno, why))
     if wrapped and not any(_name(one) in OURS for one in function.decorator_list):
-        why = f"has other decorators, and none of them is called {' or '.join(OURS[::2])}: use it by this name"
+        why = (
+            f"has other decorators, and none of them is called {' or '.join(OURS[::2])}: use it by this name"
+        )
         found.append((function.lineno, why))
     return found
 

@@ -12,7 +12,7 @@ class Lines:
     """The lines of a file.
 
     Args:
-        text: of the file, with `\\n` at the ends of lines.
+        text: of the file.
     """
 
     def __init__(self, text: str) -> None:

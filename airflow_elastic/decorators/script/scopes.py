@@ -125,12 +125,7 @@ def _bodies(node: ast.stmt, around: frozenset[int]) -> Iterator[list[ast.stmt]]:
 def _units(node: ast.stmt) -> Iterator[Unit]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         for alias in node.names:
-            one = ast.copy_location(
-                ast.Import([alias])
-                if isinstance(node, ast.Import)
-                else ast.ImportFrom(node.module, [alias], node.level),
-                node,
-            )
+            one = ast.copy_location(_only(node, alias), node)
             yield Unit(one, _none() if alias.name == "*" else names_of(one), node)
     elif isinstance(node, ast.If) and _is_test_of(node.test, "TYPE_CHECKING") and not node.orelse:
         for one in node.body:
@@ -141,6 +136,13 @@ def _units(node: ast.stmt) -> Iterator[Unit]:
             yield Unit(node, names_of(node), node)
         except SyntaxError as error:
             yield Unit(node, _none(), node, str(error))
+
+
+def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
+    """The import of one name only."""
+    if isinstance(node, ast.Import):
+        return ast.Import([alias])
+    return ast.ImportFrom(node.module, [alias], node.level)
 
 
 def _none() -> Names:

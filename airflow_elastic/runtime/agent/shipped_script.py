@@ -36,7 +36,9 @@ def _folder(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise InvalidInput(f"{path}: it is no folder of this user alone: remove it, the script is written there")
+        raise InvalidInput(
+            f"{path}: it is no folder of this user alone: remove it, the script is written there"
+        )
     return path
 
 

@@ -62,7 +62,7 @@ with DAG("function", schedule=None):
             run.step(loss)
         run.finish(loss=float(loss))
 
-    train(prepare(), day="day {{ ds }}")
+    train(prepare(), day="day {{ dag.dag_id }}")
 
 with DAG("function_error", schedule=None):
     train({"steps": 60}, day="today", fail_at=25)

@@ -45,6 +45,28 @@ def test_success_prints_the_story_and_the_document(shell: Shell) -> None:
     assert "run ended: succeeded" in done.stderr
 
 
+def test_a_specification_can_have_the_text_of_its_script(shell: Shell) -> None:
+    text = "import sys\n\nprint('told', sys.argv[1:])\n"
+    spec = shell.cwd / "spec.yaml"
+    spec.write_text(f"command: [fit.py, one]\nlauncher: python\nscript: {json.dumps(text)}\n")
+    done = shell("run", "--spec", str(spec), "--uri", shell.uri)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 | told ['one']" in done.stdout
+    assert shell("status", shell.uri, "--script").stdout == text
+    unnamed = spec.read_text().replace("fit.py, one", "-m, fit")
+    spec.write_text(unnamed)
+    refused = shell("run", "--spec", str(spec), "--uri", f"{shell.uri} 2")
+    assert refused.returncode == 2
+    assert "command: given '-m'; allowed: with script: the name of the file" in refused.stderr
+
+
+def test_a_run_of_a_file_has_no_script_to_print(shell: Shell) -> None:
+    assert shell(*shell.count(1)).returncode == 0
+    refused = shell("status", shell.uri, "--script")
+    assert refused.returncode == 2
+    assert "it is in a file of the workers: " in refused.stderr
+
+
 def test_a_failure_of_the_code_exits_1_with_the_ranks_traceback(shell: Shell) -> None:
     words = (
         "--launcher",

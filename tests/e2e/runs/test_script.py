@@ -25,7 +25,9 @@ def shipped(*words: str, **changes: object) -> RunSpec:
 
 async def test_a_shipped_script_saves_loses_a_rank_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    async with driving(tmp_path / "run", shipped("--epochs=8", "--step-seconds=0.05", f"--out={out}")) as driven:
+    async with driving(
+        tmp_path / "run", shipped("--epochs=8", "--step-seconds=0.05", f"--out={out}")
+    ) as driven:
         await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
         driven.kill_rank(1)
         state = await driven.end()
@@ -59,7 +61,9 @@ async def test_a_stopped_run_goes_on_with_a_corrected_script(tmp_path: Path) -> 
     spec = shipped("--epochs=2", "--fail-at=7")
     async with driving(tmp_path, spec) as driven:
         assert (await driven.end()).outcome == "failed"
-    better = replace(spec, script=TEXT.replace("a bad batch", "a batch").replace("== options.fail_at", "is None"))
+    better = replace(
+        spec, script=TEXT.replace("a bad batch", "a batch").replace("== options.fail_at", "is None")
+    )
     run = start_run(driven.run.store, better)
     assert run.state.spec == better
     async with driving(tmp_path, better) as driven:
