@@ -70,4 +70,5 @@ def job_of(run_uri: str, state: RunState, attempt: int, engine: Engine) -> Job:
         standby=engine.capabilities.rejoin
         and state.spec.restart.policy != "Never"
         and find_launcher(state.spec.launcher).elastic,
+        origin=state.origin,
     )

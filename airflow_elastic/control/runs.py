@@ -13,6 +13,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.records.reports import read_progress, read_seen
 from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
+from airflow_elastic.control.start_from import hold, resolve
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, Job, RemoteEngine, find_engine
@@ -22,9 +23,12 @@ from airflow_elastic.spec.comparison import differences, is_same, only_workers_d
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunDiffers, RunMissing, SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.start import Origin
     from airflow_elastic.spec.status import Progress
 
 #: A status document older than this says nothing about waiting workers: twice the controller's longest pause.
@@ -142,6 +146,7 @@ def start_run(
     owner: str | None = None,
     task: str | None = None,
     engine: Engine | None = None,
+    opens: Callable[[str], Store] = open_store,
 ) -> Run:
     """Create a run, or find it if it is already there. A failed or stopped one is reopened.
 
@@ -154,9 +159,11 @@ def start_run(
         owner: whose requests to stop count from now on.
         task: the task instance of the owner, if it is one.
         engine: the engine for the run, if the caller has one already.
+        opens: opens the place that it starts from.
 
     Raises:
-        InvalidInput: the place holds something that is no run; its files would be mixed with those of the run.
+        InvalidInput: the place holds something that is no run; its files would be mixed with those of the run. Or there
+            is nothing to start from, or workers cannot read it.
         SpecError: engine or launcher are unknown, or cannot carry the specification out.
         RunDiffers: another run is there; the text has the differences.
         StoreUnfit: the storage cannot carry a journal.
@@ -170,12 +177,15 @@ def start_run(
     if not events:
         _refuse_unreachable(engine, store, spec)
         _refuse_occupied(store, journal, spec)
+        origin = resolve(spec.start_from, opens) if spec.start_from is not None else None
+        if origin is not None:
+            _refuse_hidden(engine, origin, spec)
         probe(store)
+        if origin is not None:
+            hold(origin, opens, by=store.uri)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
         adopts = tuple(sorted({one.run for one in checkpoints.readable(store)} - {""})) or None
-        created = ev.RunCreated(
-            time.time(), spec, scales_in_place=in_place, owner=owner, adopts=adopts, task=task
-        )
+        created = ev.RunCreated(time.time(), spec, in_place, owner, adopts, task, origin)
         if journal.append(0, created):
             return Run(store)
         events = journal.read()
@@ -188,6 +198,16 @@ def _refuse_unreachable(engine: Engine, store: Store, spec: RunSpec) -> None:
         why = engine.storage_problem(Job(store.uri, spec, 1, spec.workers.count))
         if why is not None:
             raise InvalidInput(why)
+
+
+def _refuse_hidden(engine: Engine, origin: Origin, spec: RunSpec) -> None:
+    """Refuse to start from a place that workers do not see."""
+    place = origin.file or origin.run or ""
+    if isinstance(engine, RemoteEngine) and engine.storage_problem(Job(place, spec, 1, spec.workers.count)):
+        raise InvalidInput(
+            f"start_from: {origin.words} is in the folder {place}, but workers on a cluster do not see it. Use "
+            "s3://bucket/prefix, or mount a shared volume at the same path (engine_options.volumes)"
+        )
 
 
 def _refuse_occupied(store: Store, journal: Journal, spec: RunSpec) -> None:

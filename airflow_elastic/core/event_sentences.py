@@ -218,7 +218,9 @@ def _all(count: int) -> str:
 def _created(state: RunState) -> str:
     spec = state.spec
     ranks = f" of {spec.workers.procs} ranks each" if spec.workers.procs > 1 else ""
-    return f"run {spec.name} created: {workers(spec.workers.count)}{ranks}, engine {spec.engine}, {spec.launcher}"
+    start = f", starts from {state.origin.words}" if state.origin else ""
+    where = f"engine {spec.engine}, {spec.launcher}"
+    return f"run {spec.name} created: {workers(spec.workers.count)}{ranks}, {where}{start}"
 
 
 def _moved(old: RunSpec, new: RunSpec) -> str:

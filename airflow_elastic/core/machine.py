@@ -68,6 +68,7 @@ def create(event: Event) -> RunState:
         scales_in_place=event.scales_in_place,
         owner=event.owner,
         task=event.task,
+        origin=event.origin,
         target=count,
         attempts=(Attempt(number=1, workers=count, phase=Phase.SUBMITTING, planned_at=event.at),),
     )

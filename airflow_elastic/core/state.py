@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
 
 
@@ -280,6 +281,7 @@ class RunState:
         outcome: `succeeded`, `failed` or `stopped`, once decided.
         reason: why, in a sentence.
         ended_at: when the last event was written; None until then.
+        origin: the weights that the run begins with; None: from scratch.
     """
 
     spec: RunSpec
@@ -311,6 +313,7 @@ class RunState:
     ended_at: float | None = None
     task: str | None = None
     phases: int = 0
+    origin: Origin | None = None
 
     @property
     def attempt(self) -> Attempt:

@@ -75,6 +75,7 @@ def document(
         "outcome": state.outcome if state.ended else None,
         "reason": state.reason,
         "created_at": state.created_at,
+        "origin": None if state.origin is None else encode(state.origin),
         "ended_at": state.ended_at,
         "owner": state.owner,
         "workers": attempt.workers,

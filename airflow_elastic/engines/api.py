@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
     from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.start import Origin
     from airflow_elastic.spec.status import JobStatus
 
 GROUP = "airflow_elastic.engines"
@@ -42,6 +43,7 @@ class Job:
         has_elsewhere: whether the run has used other machines. If not, those of `avoid` are used when there is no
             other.
         suspect: a machine that may have just died: it is used only if there is no room elsewhere.
+        origin: the weights that ranks begin with, as long as the run has no checkpoint; None: from scratch.
         standby: for `rejoin`: whether agents whose ranks fail report it and stand by. They also go on without a lost
             worker, if another one takes its place.
     """
@@ -54,6 +56,7 @@ class Job:
     has_elsewhere: bool = True
     suspect: str | None = None
     standby: bool = False
+    origin: Origin | None = None
 
     @property
     def name(self) -> str:

@@ -31,8 +31,9 @@ import torch
 
 from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
+from airflow_elastic.runtime.session.begin import init
 from airflow_elastic.runtime.session.phases import Phase
-from airflow_elastic.runtime.session.session import Session, init
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
 

@@ -21,7 +21,8 @@ from airflow_elastic.frameworks import missing
 from airflow_elastic.frameworks.epochs import Epochs
 from airflow_elastic.runtime.data.sampler import count_pieces
 from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
-from airflow_elastic.runtime.session.session import Session, joined
+from airflow_elastic.runtime.session.begin import joined
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 
 try:

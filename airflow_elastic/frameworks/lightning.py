@@ -24,7 +24,8 @@ from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
 from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
-from airflow_elastic.runtime.session.session import Session, joined
+from airflow_elastic.runtime.session.begin import joined
+from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.validation import number_in, procs_count
 

@@ -109,6 +109,9 @@ class ElasticTrainOperator(DrivesRun):
         env: environment variables of the workers; no secrets, because they are stored as plain text.
         secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
         tensorboard: write event files of TensorBoard, in `tensorboard/` below the run URI. Default: False.
+        start_from: begin with the weights of a run, of a promoted model, or of a file: its URI. Or a mapping with
+            `source`, and `step`, `best`, `optimizer`, `optional`, e.g. `{"source": "s3://models/digits", "optional":
+            True}`, which begins from scratch while nothing is promoted. Default: from scratch.
         run_uri: where the run is stored: an absolute path of a folder, or `s3://bucket/prefix`. Training workers,
             triggerer and Airflow's workers must reach it. It must be new, empty, or have this run. Default:
             `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's `run_root`, else
@@ -139,6 +142,7 @@ class ElasticTrainOperator(DrivesRun):
         "min_workers",
         "max_workers",
         "scaling",
+        "start_from",
         "elastic_conn_id",
         "aws_conn_id",
     )
@@ -148,6 +152,7 @@ class ElasticTrainOperator(DrivesRun):
         "engine_options": "json",
         "launcher_options": "json",
         "scaling": "json",
+        "start_from": "json",
     }
     operator_extra_links = (ElasticRunLink(),)
     ui_color = "#e8f0fe"
@@ -184,6 +189,7 @@ class ElasticTrainOperator(DrivesRun):
         env: Mapping[str, str] | None = None,
         secrets: Sequence[Mapping[str, str]] | None = None,
         tensorboard: bool | None = None,
+        start_from: str | Mapping[str, Any] | None = None,
         run_uri: str | None = None,
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
@@ -218,6 +224,7 @@ class ElasticTrainOperator(DrivesRun):
         self.env = env
         self.secrets = secrets
         self.tensorboard = tensorboard
+        self.start_from = start_from
         self.run_uri = run_uri
         self.elastic_conn_id = elastic_conn_id
         self.aws_conn_id = aws_conn_id

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
     from airflow_elastic.runtime.data.sampler import ElasticBatches
     from airflow_elastic.runtime.data.stream import ShardedStream
-    from airflow_elastic.runtime.session.session import Session, init
+    from airflow_elastic.runtime.session.begin import init
+    from airflow_elastic.runtime.session.session import Session
 
 __all__ = [
     "ElasticBatches",
@@ -44,10 +45,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Session", "init"):
-        from airflow_elastic.runtime.session import session
+    if name == "Session":
+        from airflow_elastic.runtime.session.session import Session
 
-        return getattr(session, name)
+        return Session
+    if name == "init":
+        from airflow_elastic.runtime.session.begin import init
+
+        return init
     if name == "ElasticBatches":
         from airflow_elastic.runtime.data.sampler import ElasticBatches
 

@@ -13,6 +13,7 @@ from airflow_elastic.adapters.records.job_files import RESTORE
 from airflow_elastic.runtime.tiers.peers.peer_client import PeerFile, find_peer_files
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.validation import (
     MOST_PROCS,
     MOST_WORKERS,
@@ -44,6 +45,7 @@ class RankEnvironment:
     disk: Path | None = None
     loans: Mapping[str, PeerFile] = field(default_factory=dict)
     processors: int = PROCESSORS
+    origin: Origin | None = None
 
     @property
     def restore_folder(self) -> Path:
@@ -57,6 +59,7 @@ class RankEnvironment:
         env = os.environ
         rank = number_in(env, "RANK", 0, rule=_RANKS)
         prefix, policy = env.get("AIRFLOW_ELASTIC_RANK_FILES"), env.get("AIRFLOW_ELASTIC_CHECKPOINT")
+        origin = env.get("AIRFLOW_ELASTIC_ORIGIN")
         return cls(
             rank=rank,
             local_rank=number_in(env, "LOCAL_RANK", 0, rule=_RANKS),
@@ -69,5 +72,6 @@ class RankEnvironment:
             worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=find_peer_files(),
+            origin=decode(Origin, json.loads(origin)) if origin else None,
             processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),
         )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from airflow_elastic.spec.validation import Checks, Rule, finite_positive, positive_int
 
-_best = Rule(
+#: Names a metric and says which of its values is the best.
+best_rule = Rule(
     lambda value: isinstance(value, str) and re.fullmatch(r"(min|max) \S+", value) is not None,
     "`min` or `max` and the name of a metric, as one text, e.g. `min val_loss`",
 )
@@ -104,7 +105,7 @@ class CheckpointPolicy:
             if self.keep_every_steps is not None:
                 check("keep_every_steps", self.keep_every_steps, positive_int)
             if self.keep_best is not None:
-                check("keep_best", self.keep_best, _best)
+                check("keep_best", self.keep_best, best_rule)
 
     @property
     def seconds(self) -> float | None:

@@ -27,6 +27,7 @@ from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.stacks import Stack
+from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
 __all__ = [
@@ -80,7 +81,7 @@ class RunCreated:
 
     `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt. `adopts`: the runs
     whose checkpoints were copied to begin with. `task`: the owner's task instance, as `dag/run/task/map index`; None
-    for a shell.
+    for a shell. `origin`: the weights that it begins with; None: from scratch.
     """
 
     at: float
@@ -89,6 +90,7 @@ class RunCreated:
     owner: str | None = None
     adopts: tuple[str, ...] | None = None
     task: str | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

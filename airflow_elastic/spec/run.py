@@ -16,6 +16,7 @@ from typing import Any
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.identity import without_code_paths
+from airflow_elastic.spec.start import StartFrom
 from airflow_elastic.spec.validation import (
     Checks,
     choice,
@@ -259,6 +260,7 @@ class RunSpec:
         secrets: environment variables by reference.
         tensorboard: write the history also as TensorBoard's event files, in `tensorboard/` below the run URI. Needs the
             extra `tensorboard` where workers run. Default: false.
+        start_from: begin with the weights of another run, of a promoted model, or of a file. Default: from scratch.
     """
 
     command: tuple[str, ...]
@@ -280,6 +282,7 @@ class RunSpec:
     secrets: tuple[SecretRef, ...] = ()
     tensorboard: bool | None = None  # None is left out of the digest, which runs of earlier releases keep
     script: str | None = None
+    start_from: StartFrom | None = None
 
     def __post_init__(self) -> None:
         with Checks() as check:
@@ -344,7 +347,12 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, data: Any) -> RunSpec:
-        """Build a specification from plain values, as read from YAML or JSON. Raises SpecError."""
+        """Build a specification from plain values, as read from YAML or JSON. Raises SpecError.
+
+        `start_from` may be a text, which is its `source`.
+        """
+        if isinstance(data, Mapping) and isinstance(data.get("start_from"), str):
+            data = {**data, "start_from": {"source": data["start_from"]}}
         return decode(cls, data)
 
     def to_dict(self) -> dict[str, Any]:

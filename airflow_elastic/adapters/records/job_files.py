@@ -36,6 +36,7 @@ from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import RankError
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ class JobRecord:
     machine: str
     python: str
     standby: bool = False
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

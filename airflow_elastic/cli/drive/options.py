@@ -13,6 +13,7 @@ import click
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RESTART_POLICIES, SECRET_SOURCES, RunSpec
+from airflow_elastic.spec.start import is_absolute
 
 Command = Callable[..., Any]
 
@@ -56,6 +57,11 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "backoff_limit": ("restart", "backoff_limit"),
     "deadline": ("active_deadline_seconds",),
     "tensorboard": ("tensorboard",),
+    "start_from": ("start_from", "source"),
+    "start_step": ("start_from", "step"),
+    "start_best": ("start_from", "best"),
+    "start_optimizer": ("start_from", "optimizer"),
+    "start_optional": ("start_from", "optional"),
 }
 
 _OPTIONS: tuple[Callable[[Command], Command], ...] = (
@@ -109,6 +115,17 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option(
         "--deadline", type=float, metavar="S", help="End the run after S seconds.  [default: no limit]"
     ),
+    click.option(
+        "--start-from", metavar="URI", help="Begin with the weights of a run, a promoted model, or a file."
+    ),
+    click.option("--start-step", type=int, metavar="N", help="Of that run: the checkpoint of step N."),
+    click.option("--start-best", metavar="'min METRIC'", help="Of that run: the best one by a metric."),
+    click.option(
+        "--start-optimizer", is_flag=True, default=None, help="Also take over the state of the optimizers."
+    ),
+    click.option(
+        "--start-optional", is_flag=True, default=None, help="Begin from scratch if there is nothing yet."
+    ),
     click.option("--tensorboard", is_flag=True, default=None, help="Write event files of TensorBoard."),
     click.option("--env", **_pair("K=V"), help="A variable of the workers; no secrets."),
     click.option(
@@ -133,6 +150,10 @@ def with_overrides(
 ) -> dict[str, Any]:
     """Plain values of a specification: those of `base`, overridden by the options and the command."""
     plain = {**base, **({"command": list(command)} if command else {})}
+    if isinstance(source := plain.get("start_from"), str):
+        plain["start_from"] = {"source": source}
+    if (source := options["start_from"]) is not None and not is_absolute(source):
+        options = {**options, "start_from": os.path.abspath(os.path.expanduser(source))}
     for option, path in _FIELDS.items():
         if options[option] is not None:
             _put(plain, path, options[option])

@@ -28,6 +28,7 @@ from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
+from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import Wait, Waiting
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     lines = [
         f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
         f"{ranks} rank{'' if ranks == 1 else 's'}",
+        *([f"starts from {decode(Origin, origin).words}"] if (origin := document.get("origin")) else []),
         _position(document),
         *_trainings(document),
         _saved(document, now, kept),

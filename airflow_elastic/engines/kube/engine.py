@@ -137,9 +137,8 @@ class KubeEngine(ClusterRoom):
         if (why := self.storage_problem(job)) is not None:
             raise SubmitRefused(why)
         files = self._files(job)
-        record = JobRecord(
-            job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python, job.standby
-        )
+        known = job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python
+        record = JobRecord(*known, job.standby, job.origin)
         if files.closed:
             raise EngineError(f"job {job.name} has been deleted: it is not started again")
         if not files.create("job.json", record) and files.record != record:

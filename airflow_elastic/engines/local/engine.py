@@ -246,6 +246,7 @@ def _record(job: Job) -> JobRecord:
         machine=linux.this_machine(),
         python=_python(job.spec),
         standby=job.standby,
+        origin=job.origin,
     )
 
 

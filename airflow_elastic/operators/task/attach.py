@@ -37,7 +37,8 @@ def attach(hook: ElasticHook, uri: str, spec: RunSpec, owner: str, task: str | N
         StoreError: the storage cannot be reached, or cannot store a run.
     """
     store = current(hook, uri)
-    return start_run(store, spec, owner=owner, task=task, engine=hook.engine(spec.engine, store.uri))
+    engine = hook.engine(spec.engine, store.uri)
+    return start_run(store, spec, owner=owner, task=task, engine=engine, opens=hook.open_store)
 
 
 def current(hook: ElasticHook, uri: str) -> Store:

@@ -49,6 +49,7 @@ PATHS = {
     "env": "env",
     "secrets": "secrets",
     "tensorboard": "tensorboard",
+    "start_from": "start_from",
 }
 
 #: The parameter of the operator, by path in a run specification.

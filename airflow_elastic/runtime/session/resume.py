@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from airflow_elastic.runtime.checkpoint.restore.origin import Beginning
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint
 from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
@@ -34,10 +35,18 @@ class Resume:
         restorer: reads checkpoints; None if there is no run.
         progress: the phases, as the script goes through them.
         feed: gives the loop its data.
+        beginning: loads what the run starts from; None: it starts from scratch.
     """
 
-    def __init__(self, restorer: Restorer | None, progress: PhaseProgress, feed: DataShare) -> None:
+    def __init__(
+        self,
+        restorer: Restorer | None,
+        progress: PhaseProgress,
+        feed: DataShare,
+        beginning: Beginning | None = None,
+    ) -> None:
         self._restorer, self._progress, self._feed = restorer, progress, feed
+        self._beginning = beginning
         self._objects: Stateful | None = None
         self._manifest: Manifest | None = None
         self._phase: int | None = None  # the phase that has called `restore`; None outside of phases
@@ -63,6 +72,8 @@ class Resume:
             self._manifest = restorer.restore(objects, random_states=False)
             if self._manifest is not None:
                 progress.goes_on(self._manifest.phases, self._manifest.step)
+            elif self._beginning is not None and not (progress.steps or progress.walked):
+                self._beginning.load(objects)
         if self._manifest is not None:
             self._stand(self._manifest)
         return self._manifest

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from airflow_elastic.runtime.arguments import seconds, whole_number
+from airflow_elastic.runtime.checkpoint.restore.origin import Beginning
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import per_rank_if_needed
 from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver, Stateful
@@ -34,46 +34,9 @@ from airflow_elastic.runtime.session.scratch import Scratch
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.start import Origin
 
 log = logging.getLogger(__name__)
-
-
-def init(*, total_steps: int | None = None, backend: str | None = None, timeout: float = 1800.0) -> Session:
-    """Join the other ranks. Call it once, before anything else of torch.distributed.
-
-    A script that airflow-elastic has started reports, saves and restores. Started by torchrun, or as a plain program,
-    it trains the same way, but without checkpoints.
-
-    Args:
-        total_steps: planned optimizer steps, for progress. `loader` sets them, too.
-        backend: torch's backend for gradients. Default: nccl if there are GPUs, else gloo.
-        timeout: seconds after which a blocked collective fails.
-
-    Raises:
-        InvalidInput: an argument is not a number, or too large; or there is no such GPU.
-    """
-    if total_steps is not None:
-        total_steps = whole_number("total_steps", total_steps, 0, "elastic.init")
-    timeout = seconds("timeout", timeout, "elastic.init")
-    return Session(RankEnvironment.read(), total_steps=total_steps, backend=backend, timeout=timeout)
-
-
-#: The session of this process, if an agent has started it.
-_OF_PROCESS: list[Session] = []
-
-
-def joined() -> Session:
-    """The session of this process; else a new one. For a framework that makes several trainers in one process.
-
-    Raises:
-        InvalidInput: the run is finished.
-    """
-    if _OF_PROCESS:
-        return _OF_PROCESS[0]
-    session = init()
-    if session.is_reported:
-        _OF_PROCESS.append(session)
-    return session
 
 
 class Session(PhaseLoop, ModelChanges, Scratch):
@@ -85,6 +48,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         world_size: number of all ranks.
         device: the device for this rank's tensors.
         attempt: number of the attempt, from 1.
+        origin: what the run has started from (`start_from`); None: from scratch. Its `words` say it in words.
     """
 
     def __init__(
@@ -94,6 +58,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
+        self.origin: Origin | None = surroundings.origin
         self._steps = 0
         self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
@@ -118,7 +83,11 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._notes: dict[str, Any] = {}
         self._trained: set[int] = set()  # the phases in which a framework has already trained
         self._progress = PhaseProgress(self._restorer.phases if self._restorer else ())
-        self._resume = Resume(self._restorer, self._progress, self._feed)
+        beginning = None
+        if self.origin is not None:
+            procs, told = stage.procs if stage else 1, self._heartbeat.restoring
+            beginning = Beginning(self.origin, surroundings, self._ranks, procs, told)
+        self._resume = Resume(self._restorer, self._progress, self._feed, beginning)
         self._feed.begin = self._resume.begin
 
     @property
@@ -157,6 +126,8 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         **others: Any,
     ) -> int:
         """Load the newest verified checkpoint. From then on, saves store the state of these objects.
+
+        If the run has no checkpoint yet and starts from other weights (`start_from`), load these.
 
         Args:
             model: the model, wrapped (DDP, FSDP2) or not.

@@ -195,6 +195,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "env": {"A": "b"},
         "secrets": [{"name": "T", "source": "env", "key": "K"}],
         "tensorboard": True,
+        "start_from": {"source": "s3://models/digits", "optional": True},
     }
     assert given.keys() == PATHS.keys()
     spec = build_spec(given, name="n")

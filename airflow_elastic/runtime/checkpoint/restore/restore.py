@@ -167,7 +167,7 @@ class Restorer:
         reader, key = CheckpointReader(manifest, indexes), f"random.{self._ranks.rank}"
         state = {key: self._stored_random_states(reader)}
         if any(damages := self._read(reader.plan(state, {}), LocalFiles())):
-            raise CheckpointDamaged(_all_of(damages))
+            raise CheckpointDamaged(all_of(damages))
         self._random_states = state[key]
 
     def restore_random_states(self) -> None:
@@ -295,13 +295,13 @@ class Restorer:
         nearby = self._room.nearby(manifest, from_disk=not self._is_local)
         damages = self._read(reader.plan(state, memory), nearby)
         if any(damages) and self._ranks.any(bool(memory or nearby)):
-            log.warning("%s: reading again, from storage alone", _all_of(damages))
+            log.warning("%s: reading again, from storage alone", all_of(damages))
             mine = damages[self._ranks.rank]
             damages = self._read(reader.plan(state, {}), LocalFiles())
             if mine is not None and not any(damages):
                 self.stock.tell_refused(manifest.step, f"{mine}. It was read from storage instead")
         if any(damages):
-            raise CheckpointDamaged(_all_of(damages))
+            raise CheckpointDamaged(all_of(damages))
         loaded = {name: self._object(name, state[other_key(name)], manifest) for name in others}
         load(objects.model, unpacked(state["model"]))
         if objects.optimizers:
@@ -380,5 +380,6 @@ class Restorer:
                 self._fetching.clear()
 
 
-def _all_of(damages: Iterable[str | None]) -> str:
+def all_of(damages: Iterable[str | None]) -> str:
+    """The damages that ranks have found, each once."""
     return "; ".join(sorted({one for one in damages if one}))
