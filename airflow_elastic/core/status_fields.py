@@ -41,6 +41,11 @@ DOCUMENT: Mapping[str, Field] = {
         "text or null",
         "why it ended, in a sentence",
     ),
+    "origin": Field(
+        "mapping or null",
+        "what the run has started from: `source` as it was given; `run`, `step`, `promotion` and `file` as far as they "
+        "are known; null: from scratch",
+    ),
     "created_at": Field(
         "number",
         "when the run began",

@@ -12,6 +12,7 @@ from airflow_elastic.spec import run as spec_module
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.start import StartFrom
 from generator.markdown import BY, code, docstring, fence, plain, table
 
 #: A value of the right type that no rule takes, so that the specification says itself what it allows.
@@ -38,6 +39,7 @@ _RIGHT: Mapping[str, Mapping[str, object]] = {
     "workers": {"count": 2, "node_unit": 2},
     "scaling": {"workers": 1, "at_step": 1},
     "secrets": {"name": "A", "source": "env", "key": "B"},
+    "start_from": {"source": "/a"},
 }
 
 #: What the docstring says of all fields in one sentence.
@@ -55,6 +57,7 @@ _SPEC_CLASSES = (
     ("health", spec_module.Health),
     ("scaling", spec_module.ScaleStep),
     ("secrets", spec_module.SecretRef),
+    ("start_from", StartFrom),
 )
 
 
@@ -127,7 +130,7 @@ def _field(
         link = f"[{nested[inner]}](#{nested[inner]})"
         kind = f"list of {link}" if inner is not base else link
         meaning = entries.get(field.name) or plain(docstring(inner.__doc__ or "")[0].split("\n\n")[0])
-        default = "empty" if inner is not base else "its defaults"
+        default = "empty" if inner is not base else "none" if optional else "its defaults"
         return code(field.name), kind, default, "see there", meaning
     origin = typing.get_origin(base) or base
     kind = "list of integers" if field.name == "exit_codes" else _WORDS[origin]
