@@ -73,6 +73,12 @@ class ElasticTrainOperator(DrivesRun):
     The last `progress` has the run's last state. After success: `checkpoint` (`step`, `manifest`, `data`) and
     `metrics`; `return_value` has `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
 
+    **Callbacks.** `on_restart`, `on_scale`, `on_unhealthy` and `on_checkpoint` are called in the triggerer while the
+    task is deferred, as Airflow's own `AsyncCallback`. Each is called at least once for an event, and twice only after
+    a crash. The context has `event` (`kind`, `text`, `at`, `attempt`, `step`, `workers`), `run_uri`, `dag_id`,
+    `task_id`, `run_id`, `map_index` and `try_number`. The triggerer must be able to import the callback: install it, or
+    put it into the folder of plugins. A callback that fails is called three times; training does not wait for it.
+
     Args:
         command: the script and its arguments, or `["-m", "package.module", …]`. A string is split as in a shell.
         workers: workers (machines or pods) to start with. Default: 1.
@@ -122,6 +128,11 @@ class ElasticTrainOperator(DrivesRun):
         deferrable: False drives the run in a worker slot. Default: True.
         poll_interval: seconds (or a timedelta) between two looks for requests, reports and checkpoints. Failures of
             workers are noticed at once. Default: 2.
+        on_restart: called when an attempt follows one that was lost or has failed. A function or a notifier class, the
+            path of one, `AsyncCallback(Notifier, kwargs={"text": "{{ event.text }}"})`, or a list of these.
+        on_scale: called when the number of workers changes.
+        on_unhealthy: called when something is wrong for 10 s: a straggler, no new step, a loss that is not a number, …
+        on_checkpoint: called for each committed checkpoint.
 
     Raises:
         SpecError: at parse time, with every bad value among the parameters that are not templated. Values of templates,
@@ -195,6 +206,10 @@ class ElasticTrainOperator(DrivesRun):
         aws_conn_id: str | None = None,
         deferrable: bool = True,
         poll_interval: float | timedelta = 2.0,
+        on_restart: Any = None,
+        on_scale: Any = None,
+        on_unhealthy: Any = None,
+        on_checkpoint: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -230,6 +245,8 @@ class ElasticTrainOperator(DrivesRun):
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
         self.poll_interval = poll_interval
+        given = {"on_restart": on_restart, "on_scale": on_scale, "on_unhealthy": on_unhealthy}
+        self._set_callbacks({**given, "on_checkpoint": on_checkpoint})
         self._refuse_early()
 
     def _deadline(self) -> Any:

@@ -23,6 +23,7 @@ history/training/archive-00000017             series of the run, as of the last 
 history/training/recent-a0002-<writer>        what a lead agent has added since; history/controller/: a controller
 tensorboard/attempt-0002/events.out...         event files of TensorBoard, if they are wanted
 acknowledged/<owner>                          a task has taken the result
+notices.json                                  for which events a task's callbacks were called
 status.json                                   the status document
 ```
 """
@@ -48,6 +49,7 @@ JOBS = "jobs/"
 HISTORY = "history/"
 TENSORBOARD = "tensorboard/"
 ACKNOWLEDGED = "acknowledged/"
+NOTICES = "notices.json"
 
 
 def journal_entry(seq: int) -> str:

@@ -94,19 +94,20 @@ class ElasticCapacityTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         given = self.kwargs
         key = "room", given["elastic_conn_id"], json.dumps([given["spec"], given["limits"]], sort_keys=True)
-        last = ""
+        last: tuple[int | None] | None = None
         found = looks(key, self._open, given["poll_seconds"])
         async with contextlib.aclosing(found):
             async for room in found:
                 if isinstance(room, EngineError):  # the next look tries again: the sensor has a timeout
-                    said = f"the room cannot be seen for now: {room}"
+                    number, said = None, f"the room cannot be seen for now: {room}"
                 elif (enough := has_room(room, given["workers"])) is not None:
                     return enough
                 else:
-                    said = f"room for {room.workers} of {given['workers']} workers: {room}"
-                if said != last:
+                    number = room.workers
+                    said = f"room for {number} of {given['workers']} workers: {room}"
+                if last is None or number != last[0]:  # free memory alone changes with each look
                     self.log.info("%s", said)
-                last = said
+                last = (number,)
         raise AssertionError("looks do not end")
 
     def _open(self) -> RoomReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.triggers import task
 from airflow_elastic.triggers.abandoned import end_if_abandoned
+from airflow_elastic.triggers.callbacks import CallbackObserver, names_of
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.metrics import MetricsObserver
@@ -40,6 +41,7 @@ class ElasticRunTrigger(BaseTrigger):
         elastic_conn_id: see ElasticHook.
         aws_conn_id: see ElasticHook.
         poll_seconds: seconds between two looks for requests, reports and checkpoints. Default: 2.
+        callbacks: callbacks of the task, as `plain_callbacks` gives them, by their names. Default: none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ElasticRunTrigger(BaseTrigger):
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
         poll_seconds: float = 2.0,
+        callbacks: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_uri = run_uri
@@ -56,10 +59,11 @@ class ElasticRunTrigger(BaseTrigger):
         self.elastic_conn_id = elastic_conn_id
         self.aws_conn_id = aws_conn_id
         self.poll_seconds = poll_seconds
+        self.callbacks = dict(callbacks or {})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and its arguments. Airflow's database stores them as plain text: no content of connections."""
-        names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds")
+        names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds", "callbacks")
         kwargs = require_json({name: getattr(self, name) for name in names})
         return f"{ElasticRunTrigger.__module__}.{ElasticRunTrigger.__qualname__}", kwargs
 
@@ -91,7 +95,8 @@ class ElasticRunTrigger(BaseTrigger):
             observer = TaskObserver(
                 self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti)
             )
-        observers = (observer,) if ti is None else (observer, MetricsObserver.of(ti))
+        calls = CallbackObserver(store, self.callbacks, names_of(ti), self.log)
+        observers = (observer, calls) if ti is None else (observer, calls, MetricsObserver.of(ti))
         state = await drive(
             hook,
             self.run_uri,
@@ -99,7 +104,7 @@ class ElasticRunTrigger(BaseTrigger):
             poll_seconds=self.poll_seconds,
             observer=Observers(*observers),
         )
-        await observer.finish()
+        await asyncio.gather(observer.finish(), calls.finish())
         return state.outcome
 
     async def on_kill(self) -> None:

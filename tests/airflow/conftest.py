@@ -22,6 +22,9 @@ from tests.support.machine.tries import Try
 
 DAGS = Path(__file__).parent / "dags"
 
+#: Callbacks that the triggerer imports.
+PLUGINS = Path(__file__).parent / "plugins"
+
 #: Of role `user`: may start and clear DAG runs, and edit XComs.
 EDITOR = "ada"
 
@@ -43,6 +46,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
         DAGS,
         env={
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(PLUGINS),
             "AIRFLOW__ELASTIC__PAGE_ROOTS": str(tmp_path_factory.mktemp("roots")),
         },
         users={"admin": "admin", EDITOR: "user", VIEWER: "viewer"},

@@ -123,6 +123,20 @@ def test_tasks_of_another_dag_watch_and_steer_a_run(batch: dict[str, Try], stand
     batch["long"].wait("failed")
 
 
+def test_callbacks_are_told_while_the_task_is_deferred(batch: dict[str, Try], standalone: Standalone) -> None:
+    """With Airflow's own alert beside them: the DAG run is late, and its training goes on."""
+    batch["long"].wait("failed")  # it was stopped
+    lines = [json.loads(line) for line in (standalone.home / "callbacks.jsonl").read_text().splitlines()]
+    own = [line for line in lines if line.get("run") == batch["long"].run_id]
+    scaled = [line for line in own if line["by"] == "plain" and line["kind"] == "scale"]
+    assert [line["workers"] for line in scaled] == [3, 2]
+    assert [line["text"] for line in own if line["by"] == "letter"] == ["3 workers", "2 workers"]
+    saved = [line["step"] for line in own if line["by"] == "checkpoint"]
+    assert saved == sorted(set(saved))
+    assert len(saved) > 2
+    assert any(line["by"] == "deadline" for line in lines)
+
+
 def test_mapped_instances_have_a_run_each(batch: dict[str, Try]) -> None:
     one, two = (Try(batch["mapped"].airflow, "elastic_mapped", batch["mapped"].run_id, i) for i in (0, 1))
     one.wait("success")

@@ -63,10 +63,10 @@ def health(document: Mapping[str, Any], now: float, *, written_at: float | None 
             "scaled or stopped",
         )
     doing = _doing(document, now)
-    troubles = list(_troubles(document, now))
-    if troubles:
+    wrong = list(troubles(document, now))
+    if wrong:
         level = Level.ERROR if doing.level is Level.ERROR else Level.WARNING
-        return Health(level, f"{doing.headline}; {'; '.join(troubles)}")
+        return Health(level, f"{doing.headline}; {'; '.join(wrong)}")
     return doing
 
 
@@ -168,7 +168,7 @@ def _training(document: Mapping[str, Any]) -> str:
     return f"Trains at step {step:,}{of}{rate}"
 
 
-def _troubles(document: Mapping[str, Any], now: float) -> Iterator[str]:
+def troubles(document: Mapping[str, Any], now: float) -> Iterator[str]:
     """What a person should know although the run goes on."""
     ranks = document.get("ranks") or []
     if found := slow_ranks(document):

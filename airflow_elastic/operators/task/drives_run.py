@@ -32,6 +32,7 @@ from airflow_elastic.spec.errors import (
     in_words,
 )
 from airflow_elastic.triggers import ElasticRunTrigger
+from airflow_elastic.triggers.callbacks import plain_callbacks
 from airflow_elastic.triggers.driving import stop
 from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.task import task_key
@@ -50,7 +51,15 @@ class DrivesRun(Lineage, BaseOperator):
     aws_conn_id: str | None
     deferrable: bool
     poll_interval: Any
+    callbacks: dict[str, list[dict[str, Any]]]
     _foreground: Foreground | None = None
+
+    def _set_callbacks(self, given: Mapping[str, Any]) -> None:
+        """Keep the callbacks. Raises SpecError if the triggerer could not call one."""
+        try:
+            self.callbacks = {name: plain_callbacks(name, value) for name, value in given.items() if value}
+        except SpecError as error:
+            raise error.below(self.task_id) from None
 
     def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
         """The specification of the run. Raises SpecError."""
@@ -84,7 +93,7 @@ class DrivesRun(Lineage, BaseOperator):
             return self._conclude(context, run, state)
         if self.deferrable:
             self._defer(run.store.uri, owner)
-        self._foreground = Foreground(hook, run, ti, self.log, self.poll_interval)
+        self._foreground = Foreground(hook, run, ti, self.log, self.poll_interval, self.callbacks)
         return self._conclude(context, run, self._foreground.drive())
 
     def resume(self, context: Context, event: Mapping[str, Any], run_uri: str | None = None) -> Any:
@@ -134,6 +143,7 @@ class DrivesRun(Lineage, BaseOperator):
             elastic_conn_id=self.elastic_conn_id,
             aws_conn_id=self.aws_conn_id,
             poll_seconds=self.poll_interval,
+            callbacks=self.callbacks,
         )
         try:
             require_json(trigger.serialize()[1])

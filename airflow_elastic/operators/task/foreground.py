@@ -6,11 +6,13 @@ import asyncio
 import contextvars
 import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.control.observer import Observers
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.triggers.callbacks import CallbackObserver, names_of
 from airflow_elastic.triggers.driving import drive
 from airflow_elastic.triggers.metrics import MetricsObserver
 from airflow_elastic.triggers.observer import TaskObserver
@@ -37,6 +39,7 @@ class Foreground:
         ti: the task instance.
         log: the task's log.
         poll_seconds: seconds between two looks for requests, reports and checkpoints.
+        callbacks: callbacks of the task, as `plain_callbacks` gives them, by their names. Default: none.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Foreground:
         ti: Any,
         log: Log,
         poll_seconds: float,
+        callbacks: Mapping[str, Any] | None = None,
     ) -> None:
         self._hook, self._run, self._owner = hook, run, str(ti.id)
         self._observer = TaskObserver(log, run.store, xcom_pusher(ti))
-        self._observers = Observers(self._observer, MetricsObserver.of(ti))
+        self._calls = CallbackObserver(run.store, callbacks or {}, names_of(ti), log)
+        self._observers = Observers(self._observer, self._calls, MetricsObserver.of(ti))
         self._log, self._poll_seconds = log, poll_seconds
         self._over = False
         self._state: RunState | None = None
@@ -130,5 +135,5 @@ class Foreground:
             poll_seconds=min(self._poll_seconds, 0.5),  # a request to stop must be found before the kill
             observer=self._observers,
         )
-        await self._observer.finish()
+        await asyncio.gather(self._observer.finish(), self._calls.finish())
         return state

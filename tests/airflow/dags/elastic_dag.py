@@ -1,4 +1,4 @@
-"""What tests/airflow/test_operator.py runs. `conf` says how long a run takes, what ends it, and where it lies."""
+"""What tests/airflow/test_operator.py runs. `conf` says how long a run takes, what ends it, and where it is stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, task
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_elastic.operators import (
@@ -88,7 +88,14 @@ with DAG("elastic_sensor", schedule=None):
 
 SHARED: dict[str, Any] = {"run_uri": "{{ dag_run.conf['run_uri'] }}"}
 
-with DAG("elastic_long", schedule=None):
+LETTER = AsyncCallback("elastic_callbacks.Letter", kwargs={"text": "{{ event.workers }} workers"})
+LATE = DeadlineAlert(
+    reference=DeadlineReference.DAGRUN_QUEUED_AT,
+    interval=timedelta(seconds=5),
+    callback=AsyncCallback("elastic_callbacks.late"),
+)
+
+with DAG("elastic_long", schedule=None, deadline=LATE):
     ElasticTrainOperator(
         task_id="train",
         command=["../scripts/fit.py", "--steps", "20000"],
@@ -96,15 +103,23 @@ with DAG("elastic_long", schedule=None):
         max_workers=3,
         checkpoint_every_steps=20,
         poll_interval=0.5,
+        on_scale=[
+            "elastic_callbacks.plain",
+            AsyncCallback("told.Letter", kwargs={"text": "{{ event.workers }} workers"}),
+        ],
+        on_checkpoint=AsyncCallback("elastic_callbacks.slow", kwargs={"who": "checkpoint"}),
+        on_unhealthy="elastic_callbacks.plain",
         **SHARED,
     )
 
 with DAG("elastic_steered", schedule=None):
     looks: dict[str, Any] = {**SHARED, "poke_interval": 1, "timeout": 240}
     waits: dict[str, Any] = {**SHARED, "poll_interval": 1, "wait_timeout": 240}
-    little = {"memory": "{{ '1Mi' }}", "cpu": "1m"}
+    little = {"memory": "{{ '1Mi' }}", "cpu": "0"}
     ElasticCapacitySensor(task_id="room", workers="{{ 2 }}", worker_resources=little, poke_interval=1)
-    ElasticCapacitySensor(task_id="no_room", worker_resources={"memory": "900Ti"}, timeout=30, soft_fail=True)
+    ElasticCapacitySensor(
+        task_id="no_room", worker_resources={"memory": "900Ti", "cpu": "0"}, timeout=30, soft_fail=True
+    )
     ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
     ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
     good = ElasticCheckpointSensor(task_id="good", step=20, metric="loss < {{ 1000 }}", **looks)

@@ -70,6 +70,7 @@ def test_triggers_survive_the_database_and_hold_no_secret() -> None:
         "elastic_conn_id",
         "aws_conn_id",
         "poll_seconds",
+        "callbacks",
     }
 
 
