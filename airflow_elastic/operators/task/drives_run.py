@@ -21,7 +21,7 @@ from airflow_elastic.operators.task.foreground import Foreground
 from airflow_elastic.operators.task.lineage import Lineage
 from airflow_elastic.operators.task.outlets import tell_outlets
 from airflow_elastic.operators.task.parameters import PARAMETERS, in_own_names
-from airflow_elastic.operators.task.result import failure, result, run_summary, world_size
+from airflow_elastic.operators.task.result import failure, last_number_of_ranks, result, run_summary
 from airflow_elastic.spec.errors import (
     ElasticError,
     InvalidInput,
@@ -162,7 +162,7 @@ class DrivesRun(Lineage, BaseOperator):
             value = result(run, state, self.log)
             for key in ("checkpoint", "metrics"):
                 ti.xcom_push(key=key, value=value[key])
-            tell_outlets(context, {**value, "world_size": world_size(run, state)})
+            tell_outlets(context, {**value, "world_size": last_number_of_ranks(run, state)})
             # Last, so that a retry after a failure above finds the complete run and returns its result.
             acknowledge(run, str(ti.id))
         except StoreError as error:

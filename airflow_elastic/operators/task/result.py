@@ -47,7 +47,7 @@ def result(run: Run, state: RunState, log: Log) -> dict[str, Any]:
     }
 
 
-def world_size(run: Run, state: RunState) -> int | None:
+def last_number_of_ranks(run: Run, state: RunState) -> int | None:
     """Number of ranks that trained last; None if they have not reported it."""
     progress = run.progress(state)
     return progress.world_size if progress else None
