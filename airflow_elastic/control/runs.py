@@ -13,7 +13,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.records.reports import read_progress, read_seen
 from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
-from airflow_elastic.control.start_from import hold, resolve
+from airflow_elastic.control.models.start_from import hold, resolve
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, Job, RemoteEngine, find_engine
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.models.start import Origin
     from airflow_elastic.spec.run import RunSpec
-    from airflow_elastic.spec.start import Origin
     from airflow_elastic.spec.status import Progress
 
 #: A status document older than this says nothing about waiting workers: twice the controller's longest pause.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
 
 

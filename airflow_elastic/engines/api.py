@@ -18,8 +18,8 @@ from airflow_elastic.adapters import plugins
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
+    from airflow_elastic.spec.models.start import Origin
     from airflow_elastic.spec.run import RunSpec
-    from airflow_elastic.spec.start import Origin
     from airflow_elastic.spec.status import JobStatus
 
 GROUP = "airflow_elastic.engines"

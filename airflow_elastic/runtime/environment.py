@@ -13,7 +13,7 @@ from airflow_elastic.adapters.records.job_files import RESTORE
 from airflow_elastic.runtime.tiers.peers.peer_client import PeerFile, find_peer_files
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode
-from airflow_elastic.spec.start import Origin
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.validation import (
     MOST_PROCS,
     MOST_WORKERS,

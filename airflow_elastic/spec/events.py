@@ -25,9 +25,9 @@ from airflow_elastic.spec.checkpoints.events import (
 )
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import Problem, SpecError
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.stacks import Stack
-from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
 __all__ = [

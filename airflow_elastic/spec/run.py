@@ -16,7 +16,7 @@ from typing import Any
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.identity import without_code_paths
-from airflow_elastic.spec.start import StartFrom
+from airflow_elastic.spec.models.start import StartFrom
 from airflow_elastic.spec.validation import (
     Checks,
     choice,

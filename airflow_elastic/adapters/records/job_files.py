@@ -35,8 +35,8 @@ from airflow_elastic.adapters.host.processes import Process
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.spec.start import Origin
 from airflow_elastic.spec.status import RankError
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ import click
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
+from airflow_elastic.spec.models.start import is_absolute
 from airflow_elastic.spec.run import RESTART_POLICIES, SECRET_SOURCES, RunSpec
-from airflow_elastic.spec.start import is_absolute
 
 Command = Callable[..., Any]
 

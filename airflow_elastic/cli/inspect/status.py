@@ -28,7 +28,7 @@ from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
-from airflow_elastic.spec.start import Origin
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.status import Wait, Waiting
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ In: the calls of the script (`init`, `restore`, `step`, `epochs`, `log`). Out: s
 
 - `session`: the class. `phases`, `phase_loop`, `epochs`: how far the script has come.
 - `resume`: the state it goes on from. `save_schedule`, `save_interval`: when it saves.
-- `heartbeat`: the numbers it reports.
+- `reporting`: what it reports to its agent.
 
 These modules must not know of agents, engines, or the controller.
 """

@@ -11,7 +11,7 @@ from airflow_elastic.runtime.checkpoint.save.save import Saver, Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.model_changes.rebuild import replaced
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.spec.errors import InvalidInput
 

@@ -9,8 +9,8 @@ from typing import Any
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.session.epochs import epochs_left
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.phases import Phase, PhaseProgress, plain
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from airflow_elastic.runtime.checkpoint.save.save import BREAKPOINT, in_between
 from airflow_elastic.runtime.collectives.agreement import Agreement
 from airflow_elastic.runtime.collectives.process_group import Collectives
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 

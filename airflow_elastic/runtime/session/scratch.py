@@ -13,8 +13,8 @@ from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.model_changes.rollback import Rollback
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.phases import PhaseProgress
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.runtime.session.save_schedule import SaveSchedule
 from airflow_elastic.spec.checkpoint import CheckpointPolicy

@@ -23,10 +23,10 @@ from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.model_changes.rebuild import Rebuild, rebuilt
-from airflow_elastic.runtime.session.heartbeat import Heartbeat, finite, number_of
 from airflow_elastic.runtime.session.model_changes import ModelChanges
 from airflow_elastic.runtime.session.phase_loop import PhaseLoop
 from airflow_elastic.runtime.session.phases import PhaseProgress
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat, finite, number_of
 from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
@@ -34,7 +34,7 @@ from airflow_elastic.runtime.session.scratch import Scratch
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.start import Origin
+from airflow_elastic.spec.models.start import Origin
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """A model URI: where promoted models are kept, and what is recorded about each of them. Plain data, without I/O.
 
-- `layout`: the key of every object. `promotion`: the record of a promotion.
+- `layout`: the key of every object. `promotion`: the record of a promotion. `start`: what a new
+  run begins with.
 """
 
 from __future__ import annotations

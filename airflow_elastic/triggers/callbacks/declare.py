@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import BaseNotifier
 from airflow.sdk.definitions.callback import Callback
 
-from airflow_elastic.core.notices import Kind
+from airflow_elastic.core.overview.notices import Kind
 from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
 from airflow_elastic.triggers.json_kwargs import require_json
 

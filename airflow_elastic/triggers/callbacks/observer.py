@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.control.observer import Observer
-from airflow_elastic.core.notices import Kind, Notice, Watch, notice
+from airflow_elastic.core.overview.notices import Kind, Notice, Watch, notice
 from airflow_elastic.core.status_document import document
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError

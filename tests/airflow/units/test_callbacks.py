@@ -17,7 +17,7 @@ from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.control.runs import Run
 from airflow_elastic.core.machine import create, evolve
-from airflow_elastic.core.notices import LASTING_SECONDS, Watch
+from airflow_elastic.core.overview.notices import LASTING_SECONDS, Watch
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError, StoreError

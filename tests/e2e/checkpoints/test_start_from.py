@@ -17,8 +17,8 @@ from airflow_elastic.control.models import Request, TorchExporter, promote
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
+from airflow_elastic.spec.models.start import Origin, StartFrom
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
-from airflow_elastic.spec.start import Origin, StartFrom
 from tests.support.driving import SCRIPTS, driving
 
 

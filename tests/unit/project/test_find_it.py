@@ -19,7 +19,7 @@ PRODUCT = Path(airflow_elastic.__file__).parent
 FIRST = 8  # hits that somebody looks at
 
 ANSWERS = {
-    "heartbeat": ["runtime/session/heartbeat.py"],
+    "heartbeat": ["runtime/session/reporting/heartbeat.py"],
     "shared memory": ["runtime/tiers/shared_memory.py"],
     "read plan": ["runtime/checkpoint/read/read_plan.py"],
     "reshard": ["runtime/checkpoint/read/read_plan.py"],

@@ -30,7 +30,7 @@ from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.tiers.tiered_files import LocalFiles
 from airflow_elastic.spec.checkpoints.manifest import Manifest
 from airflow_elastic.spec.errors import InvalidInput
-from airflow_elastic.spec.start import Origin
+from airflow_elastic.spec.models.start import Origin
 
 log = logging.getLogger(__name__)
 

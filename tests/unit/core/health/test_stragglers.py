@@ -10,7 +10,7 @@ import torch
 
 from airflow_elastic.core.event_sentences import straggler_sentence
 from airflow_elastic.core.health.stragglers import LASTING_SECONDS, StragglerTracker, stragglers
-from airflow_elastic.runtime.session.forward_timer import ForwardTimer
+from airflow_elastic.runtime.session.reporting.forward_timer import ForwardTimer
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 
 

@@ -21,7 +21,7 @@ from airflow_elastic.core.history.samples import (
     usage_rows,
 )
 from airflow_elastic.core.units import non_finite_word
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.status import Progress, RankReport, WorkerUsage
 from tests.support.builders import at_step, spec, story

@@ -7,7 +7,7 @@ import torch
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.environment import RankEnvironment
-from airflow_elastic.runtime.session.heartbeat import Heartbeat
+from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 
 
 def test_the_last_report_is_of_the_last_step() -> None:

@@ -17,8 +17,8 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import RankNote
 from airflow_elastic.core.units import non_finite_word
-from airflow_elastic.runtime.session.forward_timer import ForwardTimer
-from airflow_elastic.runtime.session.logging_to_output import log_to_output
+from airflow_elastic.runtime.session.reporting.forward_timer import ForwardTimer
+from airflow_elastic.runtime.session.reporting.logging_to_output import log_to_output
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.control.models.choose import choose
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput, Problem, RunMissing, SpecError
-from airflow_elastic.spec.start import Origin
+from airflow_elastic.spec.models.start import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.models import Promotion
-    from airflow_elastic.spec.start import StartFrom
+    from airflow_elastic.spec.models.start import StartFrom
 
     Opens = Callable[[str], Store]
 
