@@ -290,7 +290,15 @@ def _measured(name: str, value: Any) -> tuple[Mapping[str, float] | None, int | 
         raise SpecError(
             Problem(name, value, "a dict of numbers, or the result of an ElasticEvaluateOperator")
         )
-    return value, number
+    return {metric: _number(one) for metric, one in value.items()}, number
+
+
+def _number(value: Any) -> Any:
+    """A number that a template has rendered to text, as a number; anything else as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _failed(error: ElasticError) -> AirflowException:

@@ -96,7 +96,7 @@ def test_nothing_to_promote_skips(model: Store, run: Store, options: dict[str, A
 
 
 def test_results_of_evaluations_are_taken_as_they_are(model: Store, run: Store) -> None:
-    first = promote_task(model, run, metrics={"metrics": {"f1": 0.5}, "step": 20})
+    first = promote_task(model, run, metrics={"metrics": {"f1": "0.5"}, "step": 20})
     first.execute(context(first))
     second = promote_task(
         model,
