@@ -23,7 +23,7 @@ class ElasticCheckpointEventTrigger(Watcher):
 
     The payload of an event, `extra["payload"]` in the DAG, has `key`, `run_uri`, `step`, `metrics`, `world_size`,
     `samples`, `at`, `manifest` and `data`. Events come in the order of the steps. Each checkpoint gives one event, also
-    if the triggerer is restarted. If the triggerer is killed in the three seconds after an event, that event may come
+    if the triggerer is restarted. If the triggerer is killed in the five seconds after an event, that event may come
     twice, with the same `key`. A checkpoint that the run removes before the next look gives none.
 
     Args:

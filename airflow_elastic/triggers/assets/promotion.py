@@ -22,7 +22,7 @@ class ElasticPromotionEventTrigger(Watcher):
         with DAG("deploy", schedule=digits): ...
 
     The payload of an event, `extra["payload"]` in the DAG, is the record with `key` and `model_uri`. Each promotion
-    gives one event, in their order, also if the triggerer is restarted. If the triggerer is killed in the three seconds
+    gives one event, in their order, also if the triggerer is restarted. If the triggerer is killed in the five seconds
     after an event, that event may come twice, with the same `key`.
 
     Args:

@@ -17,8 +17,9 @@ from airflow_elastic.triggers.json_kwargs import require_json
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
 
-#: After so many seconds Airflow has an event in its database. Only then the trigger notes that it has fired it.
-SETTLE_SECONDS = 3.0
+#: After so many seconds Airflow has an event in its database, and has started a DAG for it. Only then the trigger notes
+#: that it has fired it. Airflow delivers an event that comes earlier only together with the one after it.
+SETTLE_SECONDS = 5.0
 
 #: The beginning of the name of the note in the asset's state store.
 _NOTE = "airflow_elastic_"
@@ -51,27 +52,22 @@ class Watcher(BaseEventTrigger):
             fired = -1
         while True:
             try:
-                fired, payloads = await asyncio.to_thread(self._new, store, fired)
+                there = await asyncio.to_thread(self._numbers, store)
+                newest = max(there, default=-1)
+                # A run that goes on from an earlier checkpoint saves the later steps again.
+                fired = newest if fired is None else min(fired, newest)
+                for number in [one for one in there if one > fired]:
+                    payload = await asyncio.to_thread(self._payload, store, number)
+                    if payload is not None:
+                        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+                        await asyncio.sleep(SETTLE_SECONDS)
+                    fired = number
+                    await self._note(fired)
             except StoreError as error:
                 self.log.warning("%s", f"{store.uri} cannot be read: {error}")
-                payloads = []
-            for payload in payloads:
-                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
-            if payloads:
-                await asyncio.sleep(SETTLE_SECONDS)
             if fired is not None:
                 await self._note(fired)
             await asyncio.sleep(given["poll_seconds"])
-
-    def _new(self, store: Store, fired: int | None) -> tuple[int, list[dict[str, Any]]]:
-        """The newest number there is, and the payloads of those after `fired`. None: it begins to watch now."""
-        there = self._numbers(store)
-        newest = max(there, default=-1)
-        if fired is None:
-            return newest, []
-        # A run that went on from an earlier checkpoint saves the later steps again.
-        new = [number for number in there if number > fired]
-        return newest, [one for one in (self._payload(store, number) for number in new) if one is not None]
 
     @abstractmethod
     def _numbers(self, store: Store) -> list[int]:
