@@ -46,6 +46,7 @@ class RankEnvironment:
     loans: Mapping[str, PeerFile] = field(default_factory=dict)
     processors: int = PROCESSORS
     origin: Origin | None = None
+    evaluation: bool = False
 
     @property
     def restore_folder(self) -> Path:
@@ -73,5 +74,6 @@ class RankEnvironment:
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=find_peer_files(),
             origin=decode(Origin, json.loads(origin)) if origin else None,
+            evaluation=env.get("AIRFLOW_ELASTIC_EVALUATION") == "1",
             processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),
         )

@@ -261,6 +261,7 @@ class RunSpec:
         tensorboard: write the history also as TensorBoard's event files, in `tensorboard/` below the run URI. Needs the
             extra `tensorboard` where workers run. Default: false.
         start_from: begin with the weights of another run, of a promoted model, or of a file. Default: from scratch.
+        evaluation: measure what `start_from` names, and save nothing. Default: false.
     """
 
     command: tuple[str, ...]
@@ -283,6 +284,7 @@ class RunSpec:
     tensorboard: bool | None = None  # None is left out of the digest, which runs of earlier releases keep
     script: str | None = None
     start_from: StartFrom | None = None
+    evaluation: bool | None = None
 
     def __post_init__(self) -> None:
         with Checks() as check:
@@ -295,6 +297,13 @@ class RunSpec:
             )
             if self.script is not None and check.passed:
                 _check_script(check, self.script, self.command[0])
+            check.that(
+                not self.evaluation or self.start_from is not None,
+                "evaluation",
+                self.evaluation,
+                "none without start_from, which says what to evaluate",
+                across=True,
+            )
             good = bool(_NAME.fullmatch(self.name)) and len(self.name) <= 200
             check.that(good, "name", self.name, "1 to 200 letters, digits, '.', '_', '-', not at the ends")
             check.that(bool(self.launcher), "launcher", self.launcher, "the name of a launcher")

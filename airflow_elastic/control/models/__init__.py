@@ -2,6 +2,7 @@
 
 - `choose`: the checkpoint of a run. `export`: its weights, as a file. `publish`: that file, in the model URI.
 - `promote`: the record that promotes it, if a rule holds. `rollback`: a record that promotes an earlier model again.
+- `start_from`: what a run starts from. `evaluations`: what was measured of it.
 """
 
 from __future__ import annotations

@@ -62,9 +62,14 @@ def hold(origin: Origin, opens: Opens, *, by: str) -> None:
     """
     if origin.file is None and origin.run is not None and origin.step is not None:
         try:
-            checkpoint_retention.pin(opens(origin.run), origin.step, by=f"run {by}, which starts from it")
+            checkpoint_retention.pin(opens(origin.run), origin.step, by=holder(by))
         except CheckpointDamaged as error:
             raise InvalidInput(f"start_from: {error}") from error
+
+
+def holder(run: str) -> str:
+    """Who pins the checkpoint that a run starts from."""
+    return f"run {run}, which starts from it"
 
 
 def _file(start: StartFrom, opens: Opens) -> Origin:

@@ -48,6 +48,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         world_size: number of all ranks.
         device: the device for this rank's tensors.
         attempt: number of the attempt, from 1.
+        is_reported: whether an agent receives this rank's reports.
         origin: what the run has started from (`start_from`); None: from scratch. Its `words` say it in words.
     """
 
@@ -73,7 +74,8 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._saver: Saver | None = None
         self._announced = False
         self._loss: torch.Tensor | float | None = None
-        if stage is not None:
+        self.is_reported = stage is not None
+        if stage is not None and not surroundings.evaluation:
             words, number = self._heartbeat.words, surroundings.generation
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
@@ -89,11 +91,6 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             beginning = Beginning(self.origin, surroundings, self._ranks, procs, told)
         self._resume = Resume(self._restorer, self._progress, self._feed, beginning)
         self._feed.begin = self._resume.begin
-
-    @property
-    def is_reported(self) -> bool:
-        """Whether an agent receives this rank's reports."""
-        return self._saver is not None
 
     # -- restoring -----------------------------------------------------------------------------------------------
 

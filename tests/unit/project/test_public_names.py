@@ -50,9 +50,10 @@ WITH_AIRFLOW = {
     "airflow_elastic.decorators": "elastic_train_task",
     "airflow_elastic.hooks": "ElasticHook",
     "airflow_elastic.hooks.elastic": "ElasticHook",
-    "airflow_elastic.operators": "ElasticCheckpointOperator ElasticPromoteOperator ElasticPruneOperator "
-    "ElasticRollbackOperator ElasticScaleOperator ElasticStopOperator ElasticTrainOperator",
+    "airflow_elastic.operators": "ElasticCheckpointOperator ElasticEvaluateOperator ElasticPromoteOperator "
+    "ElasticPruneOperator ElasticRollbackOperator ElasticScaleOperator ElasticStopOperator ElasticTrainOperator",
     "airflow_elastic.operators.link": "ElasticRunLink",
+    "airflow_elastic.operators.evaluate": "ElasticEvaluateOperator",
     "airflow_elastic.operators.promote": "ElasticPromoteOperator ElasticRollbackOperator",
     "airflow_elastic.operators.steering": "ElasticCheckpointOperator ElasticPruneOperator ElasticScaleOperator "
     "ElasticStopOperator",

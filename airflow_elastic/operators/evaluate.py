@@ -1,0 +1,131 @@
+"""ElasticEvaluateOperator: one evaluation of a checkpoint or a promoted model, as one task."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, XComNotFound
+
+from airflow_elastic.control.models.evaluations import let_go, note
+from airflow_elastic.control.models.start_from import resolve
+from airflow_elastic.operators.task.on_model import whole_number
+from airflow_elastic.operators.train import ElasticTrainOperator
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.spec.models.start import StartFrom
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_elastic.control.runs import Run
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.hooks import ElasticHook
+    from airflow_elastic.spec.run import RunSpec
+
+
+class ElasticEvaluateOperator(ElasticTrainOperator):
+    """Evaluates a checkpoint of a run, or a promoted model, on any engine.
+
+        ElasticEvaluateOperator(task_id="new", command=["evaluate.py"], source=train.output["run_uri"])
+
+    The script is like one that trains, without training. `run.restore(model)` loads the checkpoint, and
+    `run.finish(accuracy=0.93)` returns the metrics. Nothing is saved. If it takes longer than `start_timeout`, the
+    script calls `run.step()` after each batch, which says that it goes on. The evaluation is a run of its own: it is
+    deferred, restarted and shown like a training.
+
+    The checkpoint is pinned meanwhile. The result is a dict with `metrics`, `source`, `step`, `promotion` (None for a
+    checkpoint) and `run_uri` (of the evaluation). Each of these is an XCom, too. The metrics are also recorded beside
+    the checkpoint or the promotion, where `best`, ElasticPromoteOperator and `airflow-elastic promote` find them.
+
+    Args:
+        source: URI of a run, or of a model (its promoted model), or a file of weights.
+        step: of a run: the checkpoint of this step. Default: the newest one.
+        best: of a run: the checkpoint with the best value of a metric, e.g. `max accuracy`.
+        optional: skip the task if there is no checkpoint or promoted model yet. Default: False, the task fails.
+        kwargs: all other arguments of ElasticTrainOperator, except `start_from`.
+
+    Raises:
+        SpecError: at parse time, as for ElasticTrainOperator.
+    """
+
+    template_fields: Sequence[str] = (
+        *(name for name in ElasticTrainOperator.template_fields if name != "start_from"),
+        *("source", "step", "best"),
+    )
+    ui_color = "#fef7e0"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        step: int | str | None = None,
+        best: str | None = None,
+        optional: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        # Without a result each of its keys is None for other tasks, instead of an error.
+        super().__init__(**{"multiple_outputs": True, **kwargs})
+        self.source, self.step, self.best, self.optional = source, step, best, optional
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """As any operator does; without the XCom that names the source there is nothing to evaluate."""
+        try:
+            super().render_template_fields(context, jinja_env)
+        except XComNotFound as error:
+            raise AirflowSkipException(f"nothing to evaluate: {error}") from error
+
+    def execute(self, context: Context) -> Any:
+        """Evaluate, or skip the task if there is nothing yet."""
+        if self.source in (None, "", "None"):
+            raise AirflowSkipException(
+                f"nothing to evaluate: source is {self.source!r}, so the task that should name it was skipped"
+            )
+        if self.optional:
+            hook = self._hook()
+            try:
+                found = resolve(self._start(optional=True), hook.open_store)
+            except InvalidInput as error:
+                raise AirflowFailException(str(error)) from error
+            except ElasticError as error:
+                raise AirflowException(str(error)) from error
+            if found is None:
+                raise AirflowSkipException(
+                    f"nothing to evaluate: {self.source} has no checkpoint or promoted model yet"
+                )
+        return super().execute(context)
+
+    def _start(self, *, optional: bool = False) -> StartFrom:
+        return StartFrom(
+            str(self.source), whole_number("step", self.step, 0), self.best or None, optional=optional
+        )
+
+    def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
+        spec = super()._spec(context, hook)
+        return replace(spec, start_from=self._start(), evaluation=True)
+
+    def _conclude(self, context: Context, run: Run, state: RunState) -> dict[str, Any]:
+        origin, hook, ti = state.origin, self._hook(), context["ti"]
+        try:
+            value = super()._conclude(context, run, state)
+        except AirflowException as error:
+            is_last = isinstance(error, AirflowFailException) or ti.try_number > (ti.max_tries or 0)
+            if origin is not None and is_last:
+                with contextlib.suppress(ElasticError):
+                    let_go(origin, hook.open_store, by=run.store.uri)
+            raise
+        metrics: Mapping[str, float] = value["metrics"]
+        if origin is not None:
+            try:
+                note(origin, metrics, hook.open_store, by=run.store.uri)
+                let_go(origin, hook.open_store, by=run.store.uri)
+            except ElasticError as error:  # the metrics are the task's result in any case
+                self.log.warning("%s", f"the metrics could not be recorded beside {origin.words}: {error}")
+        return {
+            "metrics": dict(metrics),
+            "source": str(self.source),
+            "step": origin.step if origin else None,
+            "promotion": origin.promotion if origin else None,
+            "run_uri": run.store.uri,
+        }
