@@ -62,6 +62,10 @@ class JobRecord:
     standby: bool = False
     origin: Origin | None = None
 
+    def is_same(self, other: JobRecord | None) -> bool:
+        """Whether both are one job, perhaps with its code in another folder or with a changed script."""
+        return other is not None and replace(other, spec=self.spec) == self
+
 
 @dataclass(frozen=True, slots=True)
 class Members:

@@ -14,6 +14,8 @@ from airflow_elastic.decorators.script.scopes import Scope, Unit
 #: Names that every module has. `__file__` is not among them: it is another one on workers.
 _GIVEN = frozenset({*dir(builtins), "__name__", "__doc__", "__builtins__"})
 
+_TWICE = "the file has two things of this name, in different functions: rename one of them"
+
 #: Most statements with a logger are about the file, and not about the function.
 _LOGGERS = ("getLogger", "get_logger")
 
@@ -67,24 +69,23 @@ class Choice:
             return
         for name, at, why in _problems(unit, scope, self._file):
             self._refuse(f"{path}{name}", line or at, path if _imports(unit) else (*path, name), why)
-        for name, used in unit.names.uses.items():
+        for name in unit.names.binds:
+            if self._homes.setdefault(name, scope) is not scope:
+                self._refuse(name, line or unit.line, (*path, name), _TWICE)
+        known = {name: at for name, at in unit.names.perhaps.items() if _home(name, scope) is not None}
+        for name, used in {**unit.names.uses, **known}.items():
             self._need(name, line or used, scope, (*path, name))
 
     def _need(self, name: str, line: int, scope: Scope, path: tuple[str, ...]) -> None:
         """Choose what binds a name."""
-        for home in scope.around():
-            units = home.binding(name)
-            if not units:
-                continue
-            if self._homes.setdefault(name, home) is not home:
-                self._refuse(name, line, path, "the file has two things of this name: rename one of them")
-            for unit in units:
+        home = _home(name, scope)
+        if home is not None:
+            for unit in home.binding(name):
                 if unit.node is self._function.whole:
                     self._refuse(name, line, path, "it is the task itself: call a helper function instead")
                 else:
                     self._add(unit, home, line, path)
-            return
-        if name == "__file__":
+        elif name == "__file__":
             why = "workers have the script at another path: pass the path of what you need as an argument"
             self._refuse(name, line, path, why)
         elif name not in _GIVEN:
@@ -175,6 +176,11 @@ def _modules(scope: Scope) -> dict[str, str]:
                 alias = unit.node.names[0]
                 found.setdefault(alias.asname or alias.name, f"{unit.node.module}.{alias.name}")
     return found
+
+
+def _home(name: str, scope: Scope) -> Scope | None:
+    """The innermost scope that binds a name."""
+    return next((home for home in scope.around() if home.binding(name)), None)
 
 
 def _imports(unit: Unit) -> bool:

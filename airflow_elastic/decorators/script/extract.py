@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from airflow_elastic.decorators.script.choice import Choice
-from airflow_elastic.decorators.script.function import find, is_script, problems_of, undecorated
+from airflow_elastic.decorators.script.function import find, is_script, problems_of, trains_in, undecorated
 from airflow_elastic.decorators.script.lines import Lines, in_their_lines
 from airflow_elastic.decorators.script.names import names_of
 from airflow_elastic.decorators.script.scopes import Function, Unit, scopes_around
@@ -20,6 +20,11 @@ from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 from airflow_elastic.spec.run import MOST_SCRIPT_BYTES
 
 _FUTURE = "from __future__ import {}"
+
+_RETURNS = (
+    "trains here and returns a value: Airflow would call it for a command. Return nothing, so that workers run it; "
+    "give results to `run.finish`"
+)
 
 _NONLOCAL = "changes a variable of the function around it with `nonlocal`: make it a variable of its own"
 
@@ -50,41 +55,46 @@ def script_of(function: Callable[..., Any]) -> Script | None:
     """
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
-    name = getattr(plain, "__name__", "the function")
-    lines = linecache.getlines(code.co_filename, plain.__globals__) if code is not None else []
-    if code is None or not lines:
+    if code is None or code.co_name == "<lambda>":
+        return None
+    lines = linecache.getlines(code.co_filename, plain.__globals__)
+    if not lines:
         allowed = "there is no file with the text of this function: define it with `def` in the DAG file"
-        raise SpecError(Problem(name, ABSENT, allowed))
-    return _extracted("".join(lines), code.co_filename, name, code.co_firstlineno, plain is not function)
+        raise SpecError(Problem(code.co_name, ABSENT, allowed))
+    return _extracted(
+        "".join(lines), code.co_filename, code.co_name, code.co_firstlineno, plain is not function
+    )
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> tuple[ast.Module, Lines]:
+    return ast.parse(text), Lines(text)
 
 
 @lru_cache(maxsize=256)
 def _extracted(text: str, file: str, name: str, line: int, wrapped: bool) -> Script | None:
-    tree = ast.parse(text)
+    tree, lines = _parsed(text)
     function = find(tree, name, line)
     if function is None:
-        allowed = "it is no function of this file: define it with `def`, under the decorator of the task"
-        raise SpecError(Problem(f"{PurePath(file).name}:{line}", ABSENT, f"{name}: {allowed}"))
+        raise _refused(file, name, [(line, "is no function of this file: define it there with `def`")])
     if not is_script(function):
+        if (trains := trains_in(function, tree)) is not None:
+            raise _refused(file, name, [(trains, _RETURNS)])
         return None
     problems = problems_of(function, wrapped=wrapped)
-    chosen = None
-    if not problems:
-        bare = undecorated(function, wrapped=wrapped)
-        try:
-            unit = Unit(bare, names_of(bare), function)
-        except SyntaxError:
-            problems.append((function.lineno, "it changes a variable of the function around it: use its own"))
-        else:
-            chosen = Choice(file, unit, scopes_around(tree, function))
-            problems += [
-                (one.line, f"uses {', which uses '.join(one.path)}, and this cannot go to workers: {one.why}")
-                for one in chosen.refused.values()
-            ]
-    if problems or chosen is None:
-        where = PurePath(file).name
-        raise SpecError(*(Problem(f"{where}:{at}", ABSENT, f"{name} {why}") for at, why in sorted(problems)))
-    script = _written(tree, Lines(text), chosen, function, wrapped=wrapped)
+    bare = undecorated(function, wrapped=wrapped)
+    try:
+        unit = Unit(bare, names_of(bare), function)
+    except SyntaxError:
+        raise _refused(file, name, [(function.lineno, _NONLOCAL)]) from None
+    chosen = Choice(file, unit, scopes_around(tree, function))
+    problems += [
+        (one.line, f"uses {', which uses '.join(one.path)}, and this cannot go to workers: {one.why}")
+        for one in chosen.refused.values()
+    ]
+    if problems:
+        raise _refused(file, name, problems)
+    script = _written(tree, lines, chosen, function, wrapped=wrapped)
     if (size := len(script.text.encode())) > MOST_SCRIPT_BYTES:
         allowed = (
             f"at most {MOST_SCRIPT_BYTES} with all that it uses: install the rest as a package on workers"

@@ -22,7 +22,7 @@ _ELSEWHERE = (
 _OTHER_VALUES = {
     "os.environ": "the environment of workers is another one",
     "os.getenv": "the environment of workers is another one",
-    "os.getcwd": "workers have another folder",
+    **dict.fromkeys(("os.getcwd", "pathlib.Path.cwd", "pathlib.Path.home"), "workers have another folder"),
     "os.listdir": "workers have other files",
     "glob.glob": "workers have other files",
     "builtins.open": "workers have other files",

@@ -13,6 +13,9 @@ from airflow_elastic.decorators.script.scopes import Function
 #: Names of the decorators that make a task of a function.
 OURS = ("elastic_train", "elastic_train_task", "elastic_evaluate", "elastic_evaluate_task")
 
+#: Modules that only a training script has a use for.
+_TRAINING = ("airflow_elastic.runtime", "airflow_elastic.frameworks")
+
 
 def find(tree: ast.Module, name: str, line: int) -> Function | None:
     """The function of this name that begins, with its decorators, in this line."""
@@ -27,6 +30,29 @@ def find(tree: ast.Module, name: str, line: int) -> Function | None:
 def is_script(function: Function) -> bool:
     """Whether its body is the script: it returns no value."""
     return not any(isinstance(one, ast.Return) and _has_value(one) for one in _own(function))
+
+
+def trains_in(function: Function, tree: ast.Module) -> int | None:
+    """The line in which a function uses what only a training script imports; None if it does not."""
+    names = {name for node in tree.body for name in _of_training(node)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id in names:
+            return node.lineno
+        if any(_of_training(node)):
+            return int(getattr(node, "lineno", function.lineno))
+    return None
+
+
+def _of_training(node: ast.AST) -> Iterator[str]:
+    """The names that an import binds to what only training scripts use."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name.startswith(_TRAINING):
+                yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            if f"{node.module}.{alias.name}".startswith(_TRAINING):
+                yield alias.asname or alias.name
 
 
 def undecorated(function: Function, *, wrapped: bool) -> Function:

@@ -6,7 +6,8 @@ import ast
 import copy
 import symtable
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +18,30 @@ class Names:
         binds: names that it gives a value, or whose value it replaces.
         uses: names that it needs a value of, each with the line of its first use.
         hints: the same for names that only evaluated annotations need.
+        perhaps: the same for names that a class may take from outside before it binds them: `rate = rate`.
         changes: names of things that it changes in place: `LIMITS["a"] = 1`, `NAMES.append("b")`.
     """
 
     binds: frozenset[str]
     uses: Mapping[str, int]
     hints: Mapping[str, int]
+    perhaps: Mapping[str, int]
     changes: frozenset[str]
 
 
+#: The names of a statement that binds or uses nothing that counts.
+NONE = Names(frozenset(), {}, {}, {}, frozenset())
+
+
+@lru_cache(maxsize=8192)  # by the node: a file with several tasks is read once
 def names_of(node: ast.stmt) -> Names:
     """The names of a statement. Raises SyntaxError if it means nothing outside its function, as `nonlocal` does."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        whole = isinstance(node, ast.ImportFrom)
+        names = (
+            alias.asname or (alias.name if whole else alias.name.partition(".")[0]) for alias in node.names
+        )
+        return replace(NONE, binds=frozenset(names))
     bare = _WithoutHints()
     plain = bare.visit(copy.deepcopy(node))
     table = symtable.symtable(ast.unparse(ast.fix_missing_locations(plain)), "<statement>", "exec")
@@ -37,8 +51,11 @@ def names_of(node: ast.stmt) -> Names:
         if one.is_assigned() or one.is_imported() or one.is_namespace()
     }
     uses = {one.get_name() for one in table.get_symbols() if one.is_referenced()}
+    perhaps = set()
     for inner in _below(table):
         for one in inner.get_symbols():
+            if inner.get_type() == "class" and one.is_assigned() and one.is_referenced():
+                perhaps.add(one.get_name())
             if one.is_global():
                 uses.add(one.get_name())
             if one.is_declared_global() and one.is_assigned():
@@ -48,6 +65,7 @@ def names_of(node: ast.stmt) -> Names:
         frozenset(binds),
         {name: lines.get(name, node.lineno) for name in sorted(uses)},
         {name: line for name, line in bare.found.items() if name not in uses},
+        {name: lines.get(name, node.lineno) for name in sorted(perhaps - uses)},
         frozenset(_changed(node)),
     )
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from airflow_elastic.decorators.script.names import Names, names_of
+from airflow_elastic.decorators.script.names import NONE, Names, names_of
 
 #: The function of a task. Airflow calls it with its arguments, so it is no method.
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_INSTEAD = "pass it as an argument of the task"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -88,7 +90,7 @@ def _fill(scope: Scope, body: list[ast.stmt], function: Function, around: frozen
     for node in body:
         if isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
-                _refuse(scope, item.optional_vars, node, "a `with` block gives it its value")
+                _refuse(scope, item.optional_vars, node, f"a `with` block gives it its value; {_INSTEAD}")
             inner = _fill(scope, node.body, function, around) or inner
         elif node is function or id(node) not in around:
             scope.units += _units(node)
@@ -96,7 +98,7 @@ def _fill(scope: Scope, body: list[ast.stmt], function: Function, around: frozen
             inside = Scope(outer=scope, function=node.name)
             for argument in ast.walk(node.args):
                 if isinstance(argument, ast.arg):
-                    why = f"it is a parameter of the function {node.name} around it"
+                    why = f"it is a parameter of the function {node.name} around it; {_INSTEAD}"
                     _refuse(inside, ast.Name(argument.arg), node, why)
             inner = _fill(inside, node.body, function, around) or inside
         elif isinstance(node, ast.ClassDef):
@@ -105,7 +107,9 @@ def _fill(scope: Scope, body: list[ast.stmt], function: Function, around: frozen
                 inner = scope  # the names in the body of a class are no names of its functions
         else:
             if isinstance(node, ast.For | ast.AsyncFor):
-                _refuse(scope, node.target, node, "a loop around the function gives it its value")
+                _refuse(
+                    scope, node.target, node, f"a loop around the function gives it its value; {_INSTEAD}"
+                )
             for part in _bodies(node, around):
                 inner = _fill(scope, part, function, around) or inner
     return inner
@@ -126,16 +130,21 @@ def _units(node: ast.stmt) -> Iterator[Unit]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         for alias in node.names:
             one = ast.copy_location(_only(node, alias), node)
-            yield Unit(one, _none() if alias.name == "*" else names_of(one), node)
+            yield Unit(one, NONE if alias.name == "*" else names_of(one), node)
     elif isinstance(node, ast.If) and _is_test_of(node.test, "TYPE_CHECKING") and not node.orelse:
         for one in node.body:
             for unit in _units(one):
-                yield Unit(unit.node, unit.names, unit.whole, "it is imported for type checkers only")
+                yield Unit(
+                    unit.node,
+                    unit.names,
+                    unit.whole,
+                    "it is imported for type checkers only; import it inside the function",
+                )
     elif not (isinstance(node, ast.If) and _is_main(node.test)):
         try:
             yield Unit(node, names_of(node), node)
         except SyntaxError as error:
-            yield Unit(node, _none(), node, str(error))
+            yield Unit(node, NONE, node, str(error))
 
 
 def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
@@ -143,10 +152,6 @@ def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
     if isinstance(node, ast.Import):
         return ast.Import([alias])
     return ast.ImportFrom(node.module, [alias], node.level)
-
-
-def _none() -> Names:
-    return Names(frozenset(), {}, {}, frozenset())
 
 
 def _is_test_of(test: ast.expr, name: str) -> bool:
@@ -164,4 +169,4 @@ def _refuse(scope: Scope, target: ast.AST | None, node: ast.stmt, why: str) -> N
     """Note that the names in a target cannot go with the function."""
     names = [one.id for one in ast.walk(target) if isinstance(one, ast.Name)] if target is not None else []
     if names:
-        scope.units.append(Unit(node, Names(frozenset(names), {}, {}, frozenset()), node, why))
+        scope.units.append(Unit(node, replace(NONE, binds=frozenset(names)), node, why))

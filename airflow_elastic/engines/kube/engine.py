@@ -141,7 +141,7 @@ class KubeEngine(ClusterRoom):
         record = JobRecord(*known, job.standby, job.origin)
         if files.closed:
             raise EngineError(f"job {job.name} has been deleted: it is not started again")
-        if not files.create("job.json", record) and files.record != record:
+        if not files.create("job.json", record) and not record.is_same(files.record):
             raise SubmitRefused(f"{job.run_uri} holds another job {job.name}: use another run URI")
         files.begin(Members(1, tuple(range(job.workers)), 0.0))
         return files
