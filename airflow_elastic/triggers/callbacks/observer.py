@@ -156,13 +156,17 @@ class CallbackObserver(Observer):
                 async with asyncio.timeout(CALL_SECONDS):
                     await call(callback["path"], callback["kwargs"], context)
             except Exception as error:  # any error of somebody's code
-                again = f"it is called again in {PAUSE_SECONDS:g} s" if number < TRIES else "it is given up"
+                is_last = number == TRIES or isinstance(error, ImportError)
+                again = "it is given up" if is_last else f"it is called again in {PAUSE_SECONDS:g} s"
                 failed = f"the callback {callback['path']} has failed: {type(error).__name__}: {error}"
+                if isinstance(error, ImportError):
+                    failed += " (the triggerer must be able to import it: install it, or put it into Airflow's plugins)"
                 self._log.warning("%s", f"{failed}; {again}")
+                if is_last:
+                    return
             else:
                 return
-            if number < TRIES:
-                await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     def _read(self) -> Reported:
         data = self._store.get(layout.NOTICES)

@@ -105,7 +105,7 @@ with DAG("elastic_long", schedule=None, deadline=LATE):
         poll_interval=0.5,
         on_scale=[
             "elastic_callbacks.plain",
-            AsyncCallback("told.Letter", kwargs={"text": "{{ event.workers }} workers"}),
+            AsyncCallback("elastic_callbacks.Letter", kwargs={"text": "{{ event.workers }} workers"}),
         ],
         on_checkpoint=AsyncCallback("elastic_callbacks.slow", kwargs={"who": "checkpoint"}),
         on_unhealthy="elastic_callbacks.plain",

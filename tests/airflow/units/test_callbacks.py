@@ -175,6 +175,15 @@ async def test_a_callback_that_fails_is_tried_again_and_others_are_not_kept_wait
     assert sum("it is given up" in line for line in log.lines) == 1
 
 
+async def test_what_cannot_be_imported_is_given_up_at_once_with_advice(run: Run) -> None:
+    log = Log()
+    observer = watching(run, log, on_checkpoint=["nowhere.page", page])
+    feed(observer, run)
+    await observer.finish()
+    assert [event["step"] for _, event in told] == [20, 40]
+    assert sum("put it into Airflow's plugins); it is given up" in line for line in log.lines) == 2
+
+
 async def test_a_restart_says_why_and_a_scale_step_is_none(hook: FakeHook, tmp_path: Path) -> None:
     run = begun(hook, tmp_path)
     journal = Journal(run.store)
