@@ -49,7 +49,8 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "task-decorators": [
-            {"name": "elastic_train", "class-name": "airflow_elastic.decorators.elastic_train_task"}
+            {"name": "elastic_train", "class-name": "airflow_elastic.decorators.elastic_train_task"},
+            {"name": "elastic_evaluate", "class-name": "airflow_elastic.decorators.elastic_evaluate_task"},
         ],
         "extra-links": ["airflow_elastic.operators.link.ElasticRunLink"],
         "cli": ["airflow_elastic.web.cli.get_elastic_cli_commands"],

@@ -28,7 +28,8 @@ def operator_page() -> str:
             "Everything here is imported from `airflow_elastic.operators` and `airflow_elastic.sensors`; the\n"
             "decorator comes by itself. Parameters of `BaseOperator` (`retries`, `pool`, …) are taken too.\n\n",
             _class_section("ElasticTrainOperator", package["operators.train.ElasticTrainOperator"]),
-            _decorator_section(package["decorators.train.elastic_train_task"]),
+            _decorator_section("elastic_train", package["decorators.train.elastic_train_task"]),
+            _decorator_section("elastic_evaluate", package["decorators.evaluate.elastic_evaluate_task"]),
             *(
                 _class_section(path.rpartition(".")[2], package[path])
                 for path in (
@@ -86,9 +87,9 @@ def _parameters(cls: griffe.Class) -> dict[str, griffe.Parameter]:
     return found
 
 
-def _decorator_section(function: griffe.Function) -> str:
+def _decorator_section(name: str, function: griffe.Function) -> str:
     words, _, _ = docstring(function.docstring.value if function.docstring else "")
-    return f"## @task.elastic_train\n\n{prose(words.replace('; `kwargs` are', '. Its parameters are'))}\n"
+    return f"## @task.{name}\n\n{prose(words.replace('; `kwargs` are', '. Its parameters are'))}\n"
 
 
 def _connection_section() -> str:

@@ -33,6 +33,17 @@ def test_a_function_trains_with_arguments_from_other_tasks_and_templates(batch: 
     assert "day function: from step 0" in log
 
 
+def test_a_function_evaluates_what_another_one_has_trained(
+    batch: dict[str, Try], standalone: Standalone
+) -> None:
+    dag, run_id = batch["function"].dag, batch["function"].run_id
+    standalone.wait_run(dag, run_id)
+    assert standalone.xcom(dag, run_id, "seen") == ["error"]
+    measured = standalone.xcom(dag, run_id, "measure")
+    assert (measured["step"], measured["metrics"].keys()) == (100, {"error"})
+    assert measured["metrics"]["error"] < 0.1
+
+
 def test_an_error_is_told_with_its_line_in_the_dag_file(batch: dict[str, Try]) -> None:
     failed = batch["function_error"]
     failed.wait("failed")

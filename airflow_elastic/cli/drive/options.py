@@ -150,6 +150,9 @@ def with_overrides(
 ) -> dict[str, Any]:
     """Plain values of a specification: those of `base`, overridden by the options and the command."""
     plain = {**base, **({"command": list(command)} if command else {})}
+    words = base.get("command")
+    if command and isinstance(words, list) and words[:1] != [command[0]]:
+        plain.pop("script", None)  # it is the text of another file
     if isinstance(source := plain.get("start_from"), str):
         plain["start_from"] = {"source": source}
     if (source := options["start_from"]) is not None and not is_absolute(source):

@@ -62,7 +62,25 @@ with DAG("function", schedule=None):
             run.step(loss)
         run.finish(loss=float(loss))
 
-    train(prepare(), day="day {{ dag.dag_id }}")
+    trained = train(prepare(), day="day {{ dag.dag_id }}")
+
+    @task.elastic_evaluate(source=trained["run_uri"], **EAGER)
+    def measure(count: int) -> None:
+        import torch
+
+        import airflow_elastic.runtime as elastic
+
+        run = elastic.init()
+        model = torch.nn.Linear(2, 1)
+        run.restore(model)
+        x = samples(count)
+        run.finish(error=float(torch.nn.functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))))
+
+    @task
+    def seen(metrics: dict[str, float]) -> list[str]:
+        return sorted(metrics)
+
+    seen(measure(5)["metrics"])
 
 with DAG("function_error", schedule=None):
     train({"steps": 60}, day="today", fail_at=25)

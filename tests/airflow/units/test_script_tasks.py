@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from airflow_elastic.decorators import elastic_train_task
+from airflow_elastic.decorators.function_task import FunctionTask
 from airflow_elastic.decorators.script import script_of
-from airflow_elastic.decorators.train import ElasticTrainDecoratedOperator
+from airflow_elastic.operators import ElasticEvaluateOperator
 from airflow_elastic.spec.errors import SpecError
 
 TEXT = """
@@ -34,6 +35,11 @@ with DAG("d", schedule=None) as dag:
     other = train.override(task_id="other", workers=3)(epochs="{{ ds }}")
     mapped = train.partial(rate=0.5).expand(epochs=[1, 2])
     none = bare()
+    @task.elastic_evaluate(source=one["run_uri"], optional=True)
+    def new(batch: int):
+        print(batch, RATE)
+    seen = new(batch=3)
+    accuracy = seen["metrics"]
     called = task.elastic_train(task_id="called")(plain)("a")
 """
 
@@ -49,7 +55,7 @@ def loaded(folder: Path, text: str = TEXT) -> ModuleType:
     return module
 
 
-def command_of(operator: ElasticTrainDecoratedOperator) -> list[str]:
+def command_of(operator: FunctionTask) -> list[str]:
     script = script_of(operator.python_callable)
     assert script is not None
     return operator._call_of(script)
@@ -61,9 +67,18 @@ def test_a_function_may_be_several_tasks(tmp_path: Path) -> None:
     assert command_of(one) == ["train.task.py", '{"epochs": 1, "x": [2]}']
     assert json.loads(command_of(other)[1]) == {"epochs": "{{ ds }}"}
     assert (one.task_id, other.task_id, other.workers) == ("train", "other", 3)
-    assert sorted(dag.dag.task_ids) == ["bare", "called", "other", "train", "train__1"]
+    assert sorted(dag.dag.task_ids) == ["bare", "called", "new", "other", "train", "train__1"]
     assert command_of(dag.none.operator) == ["bare.task.py"]
     assert command_of(dag.called.operator) == ["plain.task.py", '{"a": "a"}']
+
+
+def test_an_evaluation_is_a_function_too(tmp_path: Path) -> None:
+    new = loaded(tmp_path).seen.operator
+    assert isinstance(new, ElasticEvaluateOperator)
+    assert new.multiple_outputs
+    assert (new.optional, new.upstream_task_ids) == (True, {"train"})
+    assert {"source", "op_kwargs"} < set(new.template_fields)
+    assert command_of(new) == ["new.task.py", '{"batch": 3}']
 
 
 @pytest.mark.parametrize("given", [{1, 2}, Path("x"), {1: 2}, float("nan")])

@@ -53,6 +53,10 @@ def test_a_specification_can_have_the_text_of_its_script(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     assert "rank 0 | told ['one']" in done.stdout
     assert shell("status", shell.uri, "--script").stdout == text
+    again = shell("run", "--spec", str(spec), "--uri", f"{shell.uri} again", "--", "fit.py", "two")
+    assert "rank 0 | told ['two']" in again.stdout
+    other = shell("run", "--spec", str(spec), "--uri", f"{shell.uri} of a file", "--", "other.py")
+    assert "other.py: there is no such script" in other.stderr
     unnamed = spec.read_text().replace("fit.py, one", "-m, fit")
     spec.write_text(unnamed)
     refused = shell("run", "--spec", str(spec), "--uri", f"{shell.uri} 2")

@@ -47,7 +47,7 @@ WITHOUT_AIRFLOW = {
 
 #: What DAGs import, what Airflow finds through us, and what its database has of tasks that wait: by these names.
 WITH_AIRFLOW = {
-    "airflow_elastic.decorators": "elastic_train_task",
+    "airflow_elastic.decorators": "elastic_evaluate_task elastic_train_task",
     "airflow_elastic.hooks": "ElasticHook",
     "airflow_elastic.hooks.elastic": "ElasticHook",
     "airflow_elastic.operators": "ElasticCheckpointOperator ElasticEvaluateOperator ElasticPromoteOperator "
