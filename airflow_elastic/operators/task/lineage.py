@@ -1,6 +1,6 @@
 """What OpenLineage gets of a task: a run facet with the course of the run, and its newest checkpoint as a dataset.
 
-Only where the provider `apache-airflow-providers-openlineage` is installed, which calls these methods.
+What it has started from is an input dataset. Only where the provider `apache-airflow-providers-openlineage` is installed, which calls these methods.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from airflow_elastic.core.goodput import goodput, goodput_share
 from airflow_elastic.operators.task.result import newest_checkpoint
+from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
     from airflow_elastic.control.runs import Run
@@ -31,7 +32,7 @@ class Lineage:
         run = self._ended_run
         if run is None:
             return None
-        return OperatorLineage(outputs=_outputs(run), run_facets={FACET: _facet()(**course(run))})
+        return OperatorLineage(inputs=_inputs(run), outputs=_outputs(run), run_facets={FACET: _facet()(**course(run))})
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """The same for a task that has failed."""
@@ -72,11 +73,25 @@ def _outputs(run: Run) -> list[Any]:
     from openlineage.client.event_v2 import OutputDataset
 
     newest = newest_checkpoint(run)
-    if newest is None:
+    return [] if newest is None else [OutputDataset(*_dataset(newest["manifest"]))]
+
+
+def _inputs(run: Run) -> list[Any]:
+    """What the run has started from."""
+    from openlineage.client.event_v2 import InputDataset
+
+    origin = run.state.origin
+    if origin is None:
         return []
-    place = urlsplit(newest["manifest"])
-    namespace = f"{place.scheme}://{place.netloc}" if place.scheme else "file"
-    return [OutputDataset(namespace=namespace, name=place.path if place.scheme else newest["manifest"])]
+    if origin.file is None and origin.run is not None and origin.step is not None:
+        return [InputDataset(*_dataset(f"{origin.run}/{layout.manifest(origin.step)}"))]
+    return [InputDataset(*_dataset(origin.file or origin.source))]
+
+
+def _dataset(uri: str) -> tuple[str, str]:
+    """Namespace and name of what is at a URI."""
+    place = urlsplit(uri)
+    return (f"{place.scheme}://{place.netloc}", place.path) if place.scheme else ("file", uri)
 
 
 @cache

@@ -228,6 +228,10 @@ def _plain(parameter: str, value: Any) -> Any:
             return shlex.split(value)
         except ValueError as error:
             raise SpecError(Problem("command", value, f"a line as in a shell ({error})")) from None
+    if parameter == "start_from" and isinstance(value, Mapping):
+        step = value.get("step")  # Jinja renders text here, too
+        whole = isinstance(step, str) and (number := _NUMBER.fullmatch(step)) and not number[2]
+        return {**value, "step": int(step)} if whole else dict(value)
     if parameter in _COUNTS and isinstance(value, str) and (number := _NUMBER.fullmatch(value)):
         return float(value) if number[2] else int(value)  # Jinja renders text
     return value
