@@ -51,7 +51,7 @@ def decide(state: RunState) -> Restart | End:
         return Restart(cost=0, delay=0.0)
     if attempt.cause is Cause.SUCCEEDED or is_complete(state):
         if policy.policy != "Always" or exhausted or state.ending:
-            return End("succeeded", "training is complete")
+            return End("succeeded", _completion(state))
         return Restart(cost=1, delay=0.0)
     if state.ending:
         stopped = state.ending.cause is Cause.STOP
@@ -179,3 +179,9 @@ def backoff(policy: RestartPolicy, attempts: tuple[Attempt, ...]) -> float:
     if fruitless < 2:
         return 0.0
     return float(min(policy.backoff_max_seconds, policy.backoff_seconds * 2.0 ** min(fruitless - 2, 60)))
+
+
+def _completion(state: RunState) -> str:
+    """Why a run that has succeeded has ended."""
+    watch = state.attempt.progress.early_stop if state.attempt.progress else None
+    return f"stopped early: {watch.words}" if watch is not None and watch.over else "training is complete"

@@ -93,6 +93,7 @@ def document(
         "phases": [encode(phase) for phase in _phases(state, told)],
         "loss": _last(state, told, "loss"),
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
+        "early_stop": encode(_last(state, told, "early_stop")),
         "samples": {
             "seen": stood.samples if stood else 0,
             "per_second": _per_second(state, told),

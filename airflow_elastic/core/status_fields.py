@@ -116,6 +116,11 @@ DOCUMENT: Mapping[str, Field] = {
         "mapping",
         "other numbers of rank 0; after `finish`, the results",
     ),
+    "early_stop": Field(
+        "mapping or null",
+        "with an early stop: its `metric`, the `best` value and the `step` of that. Also the reports `since` then, the "
+        "`last` value, and whether training is `over`. Null without one",
+    ),
     "samples.seen": Field(
         "integer",
         "samples consumed since step 0, each counted once",

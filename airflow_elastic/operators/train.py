@@ -118,6 +118,8 @@ class ElasticTrainOperator(DrivesRun):
         start_from: begin with the weights of a run, of a promoted model, or of a file: its URI. Or a mapping with
             `source`, and `step`, `best`, `optimizer`, `optional`, e.g. `{"source": "s3://models/digits", "optional":
             True}`, which begins from scratch while nothing is promoted. Default: from scratch.
+        early_stop: end when a metric has not improved for so many reports, e.g. `val_loss 5`, or `max accuracy 3 by
+            0.001`. The task succeeds, and the best checkpoint is kept. Default: never.
         run_uri: where the run is stored: an absolute path of a folder, or `s3://bucket/prefix`. Training workers,
             triggerer and Airflow's workers must reach it. It must be new, empty, or have this run. Default:
             `<root>/<dag_id>/<task_id>/<run_id>[/<map_index>]`; the root is the connection's `run_root`, else
@@ -154,6 +156,7 @@ class ElasticTrainOperator(DrivesRun):
         "max_workers",
         "scaling",
         "start_from",
+        "early_stop",
         "elastic_conn_id",
         "aws_conn_id",
     )
@@ -201,6 +204,7 @@ class ElasticTrainOperator(DrivesRun):
         secrets: Sequence[Mapping[str, str]] | None = None,
         tensorboard: bool | None = None,
         start_from: str | Mapping[str, Any] | None = None,
+        early_stop: str | None = None,
         run_uri: str | None = None,
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
@@ -240,6 +244,7 @@ class ElasticTrainOperator(DrivesRun):
         self.secrets = secrets
         self.tensorboard = tensorboard
         self.start_from = start_from
+        self.early_stop = early_stop
         self.run_uri = run_uri
         self.elastic_conn_id = elastic_conn_id
         self.aws_conn_id = aws_conn_id

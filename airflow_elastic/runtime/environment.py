@@ -46,6 +46,7 @@ class RankEnvironment:
     loans: Mapping[str, PeerFile] = field(default_factory=dict)
     processors: int = PROCESSORS
     origin: Origin | None = None
+    early_stop: str | None = None
     evaluation: bool = False
 
     @property
@@ -73,6 +74,7 @@ class RankEnvironment:
             worker=env.get("AIRFLOW_ELASTIC_WORKER", "node-0"),
             disk=Path(env["AIRFLOW_ELASTIC_DISK"]) if "AIRFLOW_ELASTIC_DISK" in env else None,
             loans=find_peer_files(),
+            early_stop=env.get("AIRFLOW_ELASTIC_EARLY_STOP"),
             origin=decode(Origin, json.loads(origin)) if origin else None,
             evaluation=env.get("AIRFLOW_ELASTIC_EVALUATION") == "1",
             processors=number_in(env, "AIRFLOW_ELASTIC_PROCESSORS", PROCESSORS, rule=_PROCESSORS),

@@ -17,6 +17,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.identity import without_code_paths
 from airflow_elastic.spec.models.start import StartFrom
+from airflow_elastic.spec.training.early_stop import early_stop_rule
 from airflow_elastic.spec.validation import (
     Checks,
     choice,
@@ -260,6 +261,8 @@ class RunSpec:
         secrets: environment variables by reference.
         tensorboard: write the history also as TensorBoard's event files, in `tensorboard/` below the run URI. Needs the
             extra `tensorboard` where workers run. Default: false.
+        early_stop: end the training when a metric has not improved for so many reports, e.g. `val_loss 5`, or
+            `max accuracy 3 by 0.001`. The best checkpoint is kept. Default: none.
         start_from: begin with the weights of another run, of a promoted model, or of a file. Default: from scratch.
         evaluation: measure what `start_from` names, and save nothing. Default: false.
     """
@@ -284,6 +287,7 @@ class RunSpec:
     tensorboard: bool | None = None  # None is left out of the digest, which runs of earlier releases keep
     script: str | None = None
     start_from: StartFrom | None = None
+    early_stop: str | None = None
     evaluation: bool | None = None
 
     def __post_init__(self) -> None:
@@ -310,6 +314,8 @@ class RunSpec:
             check.that(bool(self.engine), "engine", self.engine, "the name of an engine")
             if self.active_deadline_seconds is not None:
                 check("active_deadline_seconds", self.active_deadline_seconds, finite_positive)
+            if self.early_stop is not None:
+                check("early_stop", self.early_stop, early_stop_rule)
             check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
             for name in ("launcher_options", "engine_options"):
                 for path, value in not_json(getattr(self, name)):

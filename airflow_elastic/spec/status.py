@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+from airflow_elastic.spec.training.early_stop import Watch
 
 _SIGKILL = 9  # sent only by a person, a platform or the kernel: the death of another rank does not cause it
 
@@ -351,6 +352,7 @@ class Progress:
         odd: which of `loss` and `metrics.NAME` are not finite now, in words: `NaN`, `Infinity`, `-Infinity`.
         on_disk: the states whose parts are all on the workers' own disks. They are names of folders below
             `checkpoints/data/`, as in storage. None: workers have not said, or use no disk.
+        early_stop: the metric that decides whether training ends early.
     """
 
     attempt: int
@@ -375,3 +377,4 @@ class Progress:
     usage: tuple[WorkerUsage, ...] = ()
     odd: Mapping[str, str] = field(default_factory=dict)
     on_disk: tuple[str, ...] | None = None
+    early_stop: Watch | None = None

@@ -10,6 +10,7 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.core.checkpoints.users import SavedBy, on_disks, users
 from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.training.early_stop import retention
 from airflow_elastic.views.cache import Reader, Snapshot
 
 if TYPE_CHECKING:
@@ -180,5 +181,5 @@ def _unwritten(snapshot: Snapshot, steps: list[int]) -> list[dict[str, Any]]:
 
 def _best(snapshot: Snapshot) -> str | None:
     """The metric by which checkpoints are kept, if one is."""
-    kept = snapshot.state.spec.checkpoint.keep_best
+    kept = retention(snapshot.state.spec).keep_best
     return None if kept is None else kept.split()[1]

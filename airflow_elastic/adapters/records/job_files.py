@@ -38,6 +38,7 @@ from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import RankError
+from airflow_elastic.spec.training.early_stop import Watch
 
 T = TypeVar("T")
 
@@ -121,12 +122,14 @@ class Result:
 class RankNote:
     """A rank's report of values with names that its script has chosen; other numbers are in its page.
 
-    `odd`: metrics that are not finite, in words: `NaN`, `Infinity`, `-Infinity`.
+    `odd`: metrics that are not finite, in words: `NaN`, `Infinity`, `-Infinity`. `early_stop`: the metric that decides
+    whether training ends early.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases: tuple[PhaseRecord, ...] = ()
     odd: Mapping[str, str] = field(default_factory=dict)
+    early_stop: Watch | None = None
 
 
 class JobFiles:

@@ -87,6 +87,7 @@ def gather(record: JobRecord, attempt: int, told: Sequence[GenerationProgress]) 
         loss=_loss(lead) if lead else None,
         metrics=lead.note.metrics if lead else {},
         odd=_odd(lead) if lead else {},
+        early_stop=lead.note.early_stop if lead else None,
         world_size=stretches[-1].world_size if stretches else 0,
         stretches=stretches,
         ranks=tuple(_report(rank) for rank in ranks),

@@ -57,6 +57,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "backoff_limit": ("restart", "backoff_limit"),
     "deadline": ("active_deadline_seconds",),
     "tensorboard": ("tensorboard",),
+    "early_stop": ("early_stop",),
     "start_from": ("start_from", "source"),
     "start_step": ("start_from", "step"),
     "start_best": ("start_from", "best"),
@@ -114,6 +115,9 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--backoff-limit", type=int, metavar="N", help="Restarts the run may use.  [default: 6]"),
     click.option(
         "--deadline", type=float, metavar="S", help="End the run after S seconds.  [default: no limit]"
+    ),
+    click.option(
+        "--early-stop", metavar="'METRIC N'", help="End when a metric has not improved for N reports."
     ),
     click.option(
         "--start-from", metavar="URI", help="Begin with the weights of a run, a promoted model, or a file."

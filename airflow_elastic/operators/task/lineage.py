@@ -1,6 +1,7 @@
 """What OpenLineage gets of a task: a run facet with the course of the run, and its newest checkpoint as a dataset.
 
-What it has started from is an input dataset. Only where the provider `apache-airflow-providers-openlineage` is installed, which calls these methods.
+What it has started from is an input dataset. Only where the provider `apache-airflow-providers-openlineage` is
+installed, which calls these methods.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Lineage:
         run = self._ended_run
         if run is None:
             return None
-        return OperatorLineage(inputs=_inputs(run), outputs=_outputs(run), run_facets={FACET: _facet()(**course(run))})
+        return OperatorLineage(
+            inputs=_inputs(run), outputs=_outputs(run), run_facets={FACET: _facet()(**course(run))}
+        )
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """The same for a task that has failed."""

@@ -50,6 +50,7 @@ PATHS = {
     "secrets": "secrets",
     "tensorboard": "tensorboard",
     "start_from": "start_from",
+    "early_stop": "early_stop",
 }
 
 #: The parameter of the operator, by path in a run specification.
@@ -230,8 +231,8 @@ def _plain(parameter: str, value: Any) -> Any:
             raise SpecError(Problem("command", value, f"a line as in a shell ({error})")) from None
     if parameter == "start_from" and isinstance(value, Mapping):
         step = value.get("step")  # Jinja renders text here, too
-        whole = isinstance(step, str) and (number := _NUMBER.fullmatch(step)) and not number[2]
-        return {**value, "step": int(step)} if whole else dict(value)
+        whole = isinstance(step, str) and step.strip().isdecimal()
+        return {**value, "step": int(str(step))} if whole else dict(value)
     if parameter in _COUNTS and isinstance(value, str) and (number := _NUMBER.fullmatch(value)):
         return float(value) if number[2] else int(value)  # Jinja renders text
     return value

@@ -38,12 +38,17 @@ def result(run: Run, state: RunState, log: Log) -> dict[str, Any]:
     progress = run.progress(state)
     step = state.newest_step(progress)
     log.info("%s", f"the run {run.store.uri} has succeeded at step {step}")
+    watch = progress.early_stop if progress else None
+    best = (
+        {} if watch is None else {"best": {"metric": watch.metric, "value": watch.best, "step": watch.step}}
+    )
     return {
         "run_uri": run.store.uri,
         "step": step,
         "checkpoint": newest_checkpoint(run),
         "metrics": dict(progress.metrics) if progress else {},
         "attempts": len(state.attempts),
+        **best,
     }
 
 

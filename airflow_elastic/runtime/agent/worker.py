@@ -159,6 +159,7 @@ class Worker:
             "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
             **({"AIRFLOW_ELASTIC_ORIGIN": json.dumps(encode(record.origin))} if record.origin else {}),
             **({"AIRFLOW_ELASTIC_EVALUATION": "1"} if spec.evaluation else {}),
+            **({"AIRFLOW_ELASTIC_EARLY_STOP": spec.early_stop} if spec.early_stop else {}),
             **({"AIRFLOW_ELASTIC_DISK": str(self.disk.root)} if self.disk else {}),
             "AIRFLOW_ELASTIC_RESUME_PATH": str(user or f"{record.run_uri}/user"),
         }

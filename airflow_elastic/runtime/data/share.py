@@ -22,6 +22,8 @@ from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data import indexed, stream
 from airflow_elastic.runtime.data.accounting import Accountant
 from airflow_elastic.runtime.data.claims import Claims, exchange
+from airflow_elastic.runtime.data.early_stopping import EarlyStopping
+from airflow_elastic.runtime.data.loader_options import without_ours
 from airflow_elastic.runtime.data.portions import BatchShare, Portion
 from airflow_elastic.runtime.data.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream
@@ -30,17 +32,6 @@ from airflow_elastic.spec.checkpoints.sample_records import Consumed
 from airflow_elastic.spec.errors import InvalidInput
 
 log = logging.getLogger(__name__)
-
-#: Options of a DataLoader that the run decides: their usual values, and why a script cannot set others.
-_OURS = {
-    "batch_size": (
-        1,
-        "A rank gets at most micro_batch samples at once, and a step has global_batch samples",
-    ),
-    "sampler": (None, "The order of samples follows from seed and shuffle"),
-    "batch_sampler": (None, "The order of samples follows from seed and shuffle"),
-    "drop_last": (False, "An epoch has all samples, and its last step has the remaining ones"),
-}
 
 #: A loop may look ahead by so many global batches.
 _AHEAD = 128
@@ -65,6 +56,7 @@ class DataShare:
         within: whether the script is in a phase that it has named.
         replaced: the saved objects that the script has replaced.
         phase: number of the training.
+        early: ends the training early; None: it does not.
         begin: called before the run's current epoch yields data.
     """
 
@@ -79,6 +71,7 @@ class DataShare:
         self._over = False  # whether the position's epoch is over
         self._ranks, self._accountant, self._expect = ranks, accountant, expect
         self.begin: Callable[[], None] = lambda: None
+        self.early: EarlyStopping | None = None
         self.epoch: int | None = None
         self.epochs = self.phase = 0
         self.replaced = Replacements()
@@ -114,11 +107,7 @@ class DataShare:
         global_batch = whole_number("global_batch", global_batch, 1)
         epochs, seed = self._asked(epochs, epoch), seed_number(seed)
         micro_batch = None if micro_batch is None else whole_number("micro_batch", micro_batch, 1)
-        for name in sorted(_OURS.keys() & options.keys()):
-            usual, why = _OURS[name]
-            if options[name] is not usual and options[name] != usual:
-                raise InvalidInput(f"run.loader: {name}: given {options[name]!r}; allowed: nothing. {why}")
-        options = {name: value for name, value in options.items() if name not in _OURS}
+        options = without_ours(options)
         if dynamic and (isinstance(data, ShardedStream) or micro_batch is None or options.get("num_workers")):
             raise InvalidInput(
                 "dynamic=True gives a piece of micro_batch samples to a rank when it is ready. It needs data with an "
@@ -222,6 +211,8 @@ class DataShare:
         self._given.clear()
         self._untold, self._ended, self._told_here, self._finished = 0, False, 0, None
         self.weight, self.step_due = 1.0, True
+        if self.early is not None:
+            self.early.begin()
 
     def _streamed(self, data: ShardedStream, epochs: int, plan: Plan) -> Iterator[Portion]:
         if data.lanes < self._ranks.world_size:
@@ -272,13 +263,21 @@ class DataShare:
     def state_dict(self) -> dict[str, Any]:
         """The order that `position` refers to, for a checkpoint."""
         order = self._order and [self._order.length, self._order.seed]
-        return {"order": order, "over": self._over, "replaced": [[*one] for one in self.replaced.made]}
+        early = {} if self.early is None else {"early_stop": self.early.state_dict()}
+        return {
+            "order": order,
+            "over": self._over,
+            "replaced": [[*one] for one in self.replaced.made],
+            **early,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the order from a checkpoint; the position itself is in the manifest."""
         self._order = Order(*state["order"]) if state["order"] else None
         self._over = state["over"]
         self.replaced.made = [ReplacementPoint(*one) for one in state.get("replaced", ())]
+        if self.early is not None and "early_stop" in state:
+            self.early.load_state_dict(state["early_stop"])
 
     def _hand_out(self, portions: Iterator[Portion], epochs: int) -> Iterator[Any]:
         self._until = epochs
@@ -291,6 +290,8 @@ class DataShare:
         self._given.clear()
         self._ended, self._told_here = False, 0
         for portion in portions:
+            if self.ends_early:
+                break
             self.weight, self.step_due = portion.weight, portion.completes is not None
             if portion.completes is not None:
                 self._given.append(portion.completes)
@@ -317,6 +318,11 @@ class DataShare:
                 "leave out. To accumulate gradients of several, use a larger global_batch with micro_batch. Use one "
                 f"loader at a time, and look ahead by at most {_AHEAD}"
             )
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the training ends early, so that its loops yield nothing more."""
+        return self.early is not None and self.early.over
 
     @property
     def may_go_on(self) -> bool:

@@ -49,7 +49,7 @@ def _epochs_left(
     if not feed.passes:
         feed.epochs = number
         try:
-            while (epoch := feed.position.epoch) < number:
+            while (epoch := feed.position.epoch) < number and not feed.ends_early:
                 if not feed.position.offset:
                     resume.begin()
                 feed.epoch = epoch

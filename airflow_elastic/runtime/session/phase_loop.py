@@ -12,7 +12,7 @@ from airflow_elastic.runtime.session.epochs import epochs_left
 from airflow_elastic.runtime.session.phases import Phase, PhaseProgress, plain
 from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.resume import Resume
-from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
+from airflow_elastic.runtime.session.save_schedule import BEST, PHASE, SaveSchedule
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.errors import InvalidInput
 
@@ -135,6 +135,30 @@ class PhaseLoop:
     def epoch(self) -> int | None:
         """The current epoch of a loop over `epochs`; None outside of such a loop."""
         return self._feed.epoch
+
+    def report(self, **metrics: float) -> None:
+        """Report numbers that were measured outside of a step, such as a validation loss. All ranks call this together.
+
+        They are those of the next checkpoint, too. With `early_stop`, each call that has its metric is a report. If it
+        is the best one so far, the run saves. A metric that is given to `step` is a report when its value has changed.
+
+        Args:
+            metrics: the numbers. Those of rank 0 count.
+        """
+        self._metrics = {**self._metrics, **metrics}
+        self._heartbeat.reported(self._metrics)
+        if (early := self._feed.early) is not None:
+            early.note(self._progress.steps, metrics, measured=True)
+            if early.agree():
+                self._saves.now(self._progress.steps, BEST)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the training ends early (`early_stop`): `loader` and `epochs` yield nothing more.
+
+        The same on all ranks. A loop without these checks it after each step, and goes on to `finish`.
+        """
+        return self._feed.ends_early
 
     def note(self, **values: Any) -> None:
         """Keep a few values with each checkpoint from here on: `run.resumed.notes` has them before `restore`.

@@ -17,6 +17,9 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 #: The reason of the save at the end of a phase.
 PHASE = "phase"
 
+#: The reason of a save because a metric is better than ever before (`early_stop`).
+BEST = "best"
+
 
 class SaveSchedule:
     """The saves of one rank. All ranks save at the same steps.
@@ -152,4 +155,4 @@ class SaveSchedule:
 
 
 #: If a save has several reasons, the first of these is recorded: such a save is skipped less readily than the others.
-_WEIGHT = ("requested", "script", "steps", "seconds")
+_WEIGHT = ("requested", "script", BEST, "steps", "seconds")

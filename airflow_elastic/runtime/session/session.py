@@ -19,6 +19,7 @@ from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.runtime.data.accounting import Accountant
+from airflow_elastic.runtime.data.early_stopping import EarlyStopping
 from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.data.stream import ShardedStream
 from airflow_elastic.runtime.environment import RankEnvironment
@@ -29,12 +30,13 @@ from airflow_elastic.runtime.session.phases import PhaseProgress
 from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat, finite, number_of
 from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.runtime.session.save_interval import SaveInterval
-from airflow_elastic.runtime.session.save_schedule import PHASE, SaveSchedule
+from airflow_elastic.runtime.session.save_schedule import BEST, PHASE, SaveSchedule
 from airflow_elastic.runtime.session.scratch import Scratch
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.models.start import Origin
+from airflow_elastic.spec.training.early_stop import EarlyStop
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,9 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             beginning = Beginning(self.origin, surroundings, self._ranks, procs, told)
         self._resume = Resume(self._restorer, self._progress, self._feed, beginning)
         self._feed.begin = self._resume.begin
+        if surroundings.early_stop is not None:
+            early = EarlyStopping(EarlyStop.parse(surroundings.early_stop), self._ranks)
+            self._feed.early, self._heartbeat.early = early, lambda: early.told
 
     # -- restoring -----------------------------------------------------------------------------------------------
 
@@ -295,6 +300,9 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         self._feed.stepped(step)
         self._heartbeat.stepped(step, self._feed.position, loss, metrics)
         self._loss, self._metrics = loss, metrics or self._metrics
+        early, is_best = self._feed.early, False
+        if early is not None:
+            early.note(step, {"loss": number_of(loss), **metrics} if early.rule.metric == "loss" else metrics)
         self._saves.waits = self._feed.at_end
         # Ranks that train by themselves meet only in the rounds in which they average.
         averaging = self._averaging
@@ -303,8 +311,11 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             if averaging is not None:
                 self._join_saver()
                 averaging.average(step)
+            is_best = early is not None and early.agree()
             self._saves.act(step)
         self._saves.due(step)
+        if is_best:
+            self._saves.now(step, BEST)
         if together:
             self._saves.ask(step, averaging=averaging is not None)
         if not self._announced and self._saver is not None and self._objects is not None:

@@ -9,7 +9,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpoint.save.save import Position
     from airflow_elastic.runtime.environment import RankEnvironment
     from airflow_elastic.spec.checkpoints.phases import PhaseRecord
+    from airflow_elastic.spec.training.early_stop import Watch
 
 _NOTE_SECONDS = 1.0
 
@@ -42,6 +43,7 @@ class Heartbeat:
         total_steps: planned steps of the training, if known.
 
     Attributes:
+        early: the metric that decides whether training ends early.
         words: the numbers in the page; without an agent, private memory.
     """
 
@@ -51,6 +53,7 @@ class Heartbeat:
         self.words = self._page.words if self._page else memoryview(bytearray(256)).cast("d")
         if path is not None:
             log_to_output()
+        self.early: Callable[[], Watch | None] = lambda: None
         self._note_path = path.with_suffix(".json") if path is not None else None
         self._noted_at, self._noted_step, self._noted_samples = time.monotonic(), 0, 0
         self._last_note = RankNote()
@@ -129,6 +132,11 @@ class Heartbeat:
         if now - self._noted_at >= _NOTE_SECONDS:
             self._note(loss, position, metrics)
 
+    def reported(self, metrics: Mapping[str, float]) -> None:
+        """Report numbers that were measured outside of a step."""
+        self.works()
+        self._write_note(metrics)
+
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Around a save: its time does not count as part of a step."""
@@ -200,7 +208,7 @@ class Heartbeat:
             for name, value in metrics.items()
             if (word := non_finite_word(float(value))) is not None
         }
-        note = RankNote(finite(metrics), self._phases, odd)
+        note = RankNote(finite(metrics), self._phases, odd, self.early())
         if self._note_path is None or note == self._last_note:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")

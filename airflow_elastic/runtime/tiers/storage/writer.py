@@ -25,6 +25,7 @@ from airflow_elastic.runtime.tiers.storage.throttle import SendThrottle
 from airflow_elastic.runtime.tiers.storage.uncommitted import UncommittedSaves, WrittenSave
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import ElasticError, StoreError, StoreFull
+from airflow_elastic.spec.training.early_stop import retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -190,7 +191,7 @@ class StorageWriter:
 
         Warns once if no checkpoint has the metric of `checkpoint.keep_best`: the best one may then be removed.
         """
-        store, policy = self._node.store, self._node.record.spec.checkpoint
+        store, policy = self._node.store, retention(self._node.record.spec)
         if checkpoint_retention.prune(store, policy, also) and not self._best_looked_for:
             self._best_looked_for = True
             if why := checkpoint_retention.without_best(store, policy):
