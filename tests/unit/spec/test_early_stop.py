@@ -33,11 +33,11 @@ def test_what_it_says(text: str, rule: EarlyStop) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["val_loss", "val_loss 0", "5", "val loss 5", "most accuracy 5", "a 5 by", "a 5 by x", "", 5]
+    "text", ["a", "a 0", "5", "val loss 5", "most a 5", "a 5 by", "a 5 by x", "a  5", ""]
 )
-def test_what_it_cannot_say(text: object) -> None:
-    with pytest.raises(SpecError, match="early_stop: given .*a metric and a number of reports"):
-        RunSpec.from_dict({"command": ["train.py"], "early_stop": text if isinstance(text, str) else "x"})
+def test_what_it_cannot_say(text: str) -> None:
+    with pytest.raises(SpecError, match=r"early_stop: given .*a metric and a number of reports"):
+        RunSpec.from_dict({"command": ["train.py"], "early_stop": text})
 
 
 @given(VALUES, st.integers(1, 5), st.booleans(), st.floats(0, 10))
