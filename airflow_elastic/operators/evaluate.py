@@ -13,7 +13,7 @@ from airflow_elastic.control.models.evaluations import let_go, note
 from airflow_elastic.control.models.start_from import resolve
 from airflow_elastic.operators.task.on_model import whole_number
 from airflow_elastic.operators.train import ElasticTrainOperator
-from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.models.start import StartFrom
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
         optional: bool = False,
         **kwargs: Any,
     ) -> None:
+        if "start_from" in kwargs:
+            allowed = "none: source, step and best say what to evaluate"
+            raise SpecError(Problem("start_from", kwargs["start_from"], allowed)).below(
+                str(kwargs.get("task_id"))
+            )
         # Without a result each of its keys is None for other tasks, instead of an error.
         super().__init__(**{"multiple_outputs": True, **kwargs})
         self.source, self.step, self.best, self.optional = source, step, best, optional

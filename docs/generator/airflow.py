@@ -33,6 +33,9 @@ def operator_page() -> str:
             *(
                 _class_section(path.rpartition(".")[2], package[path])
                 for path in (
+                    "operators.evaluate.ElasticEvaluateOperator",
+                    "operators.promote.ElasticPromoteOperator",
+                    "operators.promote.ElasticRollbackOperator",
                     "operators.steering.ElasticScaleOperator",
                     "operators.steering.ElasticCheckpointOperator",
                     "operators.steering.ElasticStopOperator",
@@ -50,7 +53,8 @@ def operator_page() -> str:
 
 def _class_section(name: str, cls: griffe.Class) -> str:
     words, entries, raises = docstring(cls.docstring.value if cls.docstring else "")
-    parameters = _parameters(cls)
+    others = entries.pop("kwargs", None)  # those of another operator, which has a section of its own
+    parameters = _parameters(cls, with_bases=others is None)
     if missing := parameters.keys() - entries:
         raise SystemExit(f"{name}: the parameters {sorted(missing)} are not described in the docstring")
     if unknown := entries.keys() - parameters:
@@ -62,6 +66,8 @@ def _class_section(name: str, cls: griffe.Class) -> str:
             default = ""
         default = default.replace("ElasticHook.default_conn_name", "'elastic_default'")
         rows.append((code(parameter.name), code(parameter.annotation), default, entries[parameter.name]))
+    if others is not None:
+        rows.append((code("**kwargs"), "", "", others))
     fields = cls.all_members["template_fields"].value
     templated = ", ".join(code(text) for text in re.findall(r"'(\w+)'", str(fields)))
     parts = [
@@ -76,10 +82,11 @@ def _class_section(name: str, cls: griffe.Class) -> str:
     return "".join(parts)
 
 
-def _parameters(cls: griffe.Class) -> dict[str, griffe.Parameter]:
+def _parameters(cls: griffe.Class, *, with_bases: bool) -> dict[str, griffe.Parameter]:
     """The parameters of the class, and of its bases in this package."""
     found: dict[str, griffe.Parameter] = {}
-    for one in (cls, *(base for base in cls.mro() if base.path.startswith("airflow_elastic."))):
+    bases = [base for base in cls.mro() if base.path.startswith("airflow_elastic.") and with_bases]
+    for one in (cls, *bases):
         if "__init__" in one.members:
             for parameter in one["__init__"].parameters:
                 if parameter.name not in ("self", "kwargs"):

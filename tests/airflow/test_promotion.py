@@ -23,7 +23,7 @@ WATCHERS = ("on_promotion", "on_checkpoint", "on_outlet")
 @pytest.fixture(scope="module")
 def place(standalone: Standalone) -> Path:
     """Where the DAGs look for the run and its models: nothing is there when they begin to watch."""
-    for dag in (*WATCHERS, "promote", "promote_if_agreed", "go_back"):
+    for dag in (*WATCHERS, "promote", "promote_if_agreed", "go_back", "retrain"):
         standalone.wait_for_dag(dag)
     made = standalone.home / "promoted"
     for step in (5, 10):
@@ -92,6 +92,17 @@ def wait_parked(airflow: Standalone, run: str) -> None:
     poll("the scheduler to know of the wait", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
 
 
+def wait_noted(airflow: Standalone, asset: str, number: int) -> None:
+    """Wait until a trigger has noted that it has fired this event. An event right before a kill may come twice."""
+    (found,) = airflow.rest("GET", "assets", params={"name_pattern": asset})["assets"]
+
+    def probe() -> bool | None:
+        noted = airflow.rest("GET", f"assets/{found['id']}/state-store")["asset_state_store"]
+        return any(one["value"] == number for one in noted) or None
+
+    poll(f"a note of {number}", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
+
+
 def test_a_better_model_is_promoted_and_a_worse_one_is_not(
     standalone: Standalone, place: Path, model: Store
 ) -> None:
@@ -129,12 +140,41 @@ def test_a_person_is_asked_first(standalone: Standalone, place: Path, model: Sto
     assert result["by"].startswith("admin, by promote_if_agreed.promote (")
 
 
+def test_three_generations_of_a_retraining(standalone: Standalone, place: Path) -> None:
+    """The first model is promoted, a worse one is not, and a better one is: each compared on the same data."""
+
+    def generation(promoted: str, **conf: Any) -> tuple[str, Any]:
+        run = standalone.trigger("retrain", conf)
+        standalone.wait_task("retrain", run, "promote", promoted, timeout=PATIENCE_SECONDS)
+        return run, standalone.xcom("retrain", run, "new")
+
+    run, new = generation("success", steps=30)
+    assert standalone.task_state("retrain", run, "old") == "skipped"
+    first = standalone.xcom("retrain", run, "promote")
+    assert (first["number"], first["metrics"]) == (1, new["metrics"])
+    assert (first["run"], first["step"]) == (new["source"], new["step"])
+
+    run, worse = generation("skipped", steps=5, add=-1)
+    old = standalone.xcom("retrain", run, "old")
+    assert (old["promotion"], old["metrics"]) == (1, new["metrics"])
+    assert "promotion 1 stays" in standalone.task_log("retrain", run, "promote")
+    assert worse["metrics"]["score"] < new["metrics"]["score"]
+
+    run, better = generation("success", steps=60)
+    second = standalone.xcom("retrain", run, "promote")
+    assert (second["number"], second["compared"]) == (2, {"number": 1, "metrics": new["metrics"]})
+    assert second["lineage"]["origin"]["promotion"] == 1
+    assert second["metrics"] == better["metrics"]
+
+
 def test_each_is_an_event_once_also_over_a_restart(standalone: Standalone, place: Path, model: Store) -> None:
     back = ended(standalone, "go_back", "success", task="back")
     assert (back["number"], back["restores"]) == (3, 1)
     wait_told(standalone, "on_promotion", "number", [1, 2, 3])
     wait_told(standalone, "on_checkpoint", "step", [5, 10])
     wait_told(standalone, "on_outlet", "number", [1])
+    for name, number in (("promoted", 3), ("saved", 10)):
+        wait_noted(standalone, name, number)
     killed = standalone.kill_triggerer()
     assert killed
     save(place / "run", 15, network(15))

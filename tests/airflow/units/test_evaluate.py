@@ -104,6 +104,10 @@ def test_nothing_to_evaluate(hook: FakeHook, tmp_path: Path) -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(SpecError, match="workers"):
         evaluate_task("/runs/one", workers=0)
+    with pytest.raises(
+        SpecError, match=r"new\.start_from: given '/x'; allowed: none: source, step and best say"
+    ):
+        evaluate_task("/runs/one", start_from="/x")
     task = evaluate_task("/runs/one", step="seven")
     with pytest.raises(AirflowFailException, match="step: given 'seven'; allowed: an integer, at least 0"):
         task._start()
