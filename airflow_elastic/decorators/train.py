@@ -45,7 +45,7 @@ def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwar
 
     Arguments are JSON values. Templates and outputs of other tasks are resolved when the task begins. Airflow's context
     is not there: pass a template such as `"{{ ds }}"`. `airflow-elastic status RUN_URI --script` prints the script.
-    Tracebacks have the lines of the DAG file.
+    Tracebacks have the lines of the DAG file. Script and arguments are stored as plain text: give secrets by `secrets`.
 
     A function that returns a value is called by Airflow, and returns the command:
 

@@ -244,8 +244,9 @@ class RunSpec:
     Attributes:
         command: the script and its arguments, e.g. `("train.py", "--epochs", "3")`; or `("-m", "pkg.train")`.
         script: the text of the script, at most 256 KiB. Workers write it to a file, whose name is the first word of
-            `command`, and run that file. So they need no folder with the code. The same run may go on with a changed
-            text, as it does when a file is changed. Default: the script is a file that workers have.
+            `command`, and run that file. So they need no folder with the code. The journal stores it: put no secrets
+            here. The same run may go on with a changed text, as it does when a file is changed. Default: the script is
+            a file that workers have.
         name: names jobs and logs; letters, digits, `.`, `_`, `-`.
         launcher: how ranks are started: a name from the launcher registry.
         launcher_options: options of this launcher, which validates them.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_elastic.decorators.script.foreign import module_problem, value_problem
 from airflow_elastic.decorators.script.names import root
-from airflow_elastic.decorators.script.scopes import Scope, Unit
+from airflow_elastic.decorators.script.scopes import Scope, Unit, is_test_of
 
 #: Names that every module has. `__file__` is not among them: it is another one on workers.
 _GIVEN = frozenset({*dir(builtins), "__name__", "__doc__", "__builtins__"})
@@ -147,18 +147,28 @@ class Choice:
 
 def _problems(unit: Unit, scope: Scope, file: str) -> Iterator[tuple[str, int, str]]:
     """What workers cannot run in a statement as it is here: the name, its line, and why not, in words."""
-    for one in ast.walk(unit.node):
+    for one in _run_there(unit.node):
         if isinstance(one, ast.Import):
-            for alias in one.names:
-                if (why := module_problem(alias.name, 0, file)) is not None:
-                    yield alias.asname or alias.name, one.lineno, why
-        elif (
-            isinstance(one, ast.ImportFrom)
-            and (why := module_problem(one.module or "", one.level, file)) is not None
-        ):
-            yield ", ".join(alias.asname or alias.name for alias in one.names), one.lineno, why
+            modules = [(alias, alias.name) for alias in one.names]
+        elif isinstance(one, ast.ImportFrom):
+            modules = [(alias, f"{one.module or ''}.{alias.name}") for alias in one.names]
+        else:
+            continue
+        for alias, module in modules:
+            level = one.level if isinstance(one, ast.ImportFrom) else 0
+            if (why := module_problem(module, level, file)) is not None:
+                yield alias.asname or alias.name, one.lineno, why
     if (found := value_problem(unit.node, _modules(scope))) is not None:
         yield found[0], unit.line, found[1]
+
+
+def _run_there(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement and the nodes below it, without those that only type checkers read."""
+    yield node
+    left_out = node.body if isinstance(node, ast.If) and is_test_of(node.test, "TYPE_CHECKING") else []
+    for child in ast.iter_child_nodes(node):
+        if child not in left_out:
+            yield from _run_there(child)
 
 
 def _modules(scope: Scope) -> dict[str, str]:

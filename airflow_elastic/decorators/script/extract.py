@@ -57,6 +57,7 @@ def script_of(function: Callable[..., Any]) -> Script | None:
     code = getattr(plain, "__code__", None)
     if code is None or code.co_name == "<lambda>":
         return None
+    linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename, plain.__globals__)
     if not lines:
         allowed = "there is no file with the text of this function: define it with `def` in the DAG file"

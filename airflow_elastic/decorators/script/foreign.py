@@ -46,7 +46,7 @@ def module_problem(module: str, level: int, file: str) -> str | None:
     """Why workers cannot import a module, in words; None if they can, once it is installed there.
 
     Args:
-        module: its name.
+        module: its name; for `from a import b` it is `a.b`.
         level: the dots before it in a relative import.
         file: the path of the DAG file.
     """

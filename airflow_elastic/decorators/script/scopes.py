@@ -131,7 +131,7 @@ def _units(node: ast.stmt) -> Iterator[Unit]:
         for alias in node.names:
             one = ast.copy_location(_only(node, alias), node)
             yield Unit(one, NONE if alias.name == "*" else names_of(one), node)
-    elif isinstance(node, ast.If) and _is_test_of(node.test, "TYPE_CHECKING") and not node.orelse:
+    elif isinstance(node, ast.If) and is_test_of(node.test, "TYPE_CHECKING") and not node.orelse:
         for one in node.body:
             for unit in _units(one):
                 yield Unit(
@@ -154,7 +154,8 @@ def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.stmt:
     return ast.ImportFrom(node.module, [alias], node.level)
 
 
-def _is_test_of(test: ast.expr, name: str) -> bool:
+def is_test_of(test: ast.expr, name: str) -> bool:
+    """Whether an expression is this name, perhaps of a module: `TYPE_CHECKING`, `typing.TYPE_CHECKING`."""
     return (isinstance(test, ast.Name) and test.id == name) or (
         isinstance(test, ast.Attribute) and test.attr == name
     )
@@ -162,7 +163,7 @@ def _is_test_of(test: ast.expr, name: str) -> bool:
 
 def _is_main(test: ast.expr) -> bool:
     """Whether it is `__name__ == "__main__"`, which is false where Airflow reads the file."""
-    return isinstance(test, ast.Compare) and _is_test_of(test.left, "__name__")
+    return isinstance(test, ast.Compare) and is_test_of(test.left, "__name__")
 
 
 def _refuse(scope: Scope, target: ast.AST | None, node: ast.stmt, why: str) -> None:

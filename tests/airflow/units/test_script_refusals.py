@@ -33,14 +33,15 @@ def refused(text: str, file: str = "/nowhere/a_dag.py", *, wrapped: bool = False
 #: Files, in which `@` is the task's decorator, and what is told of them.
 REFUSED = {
     "from airflow.sdk import Variable\n@\ndef f():\n    print(Variable.get('a'))": (
-        "a_dag.py:4: f uses Variable, and this cannot go to workers: it is from airflow.sdk, and workers have no "
-        "Airflow: pass the value as an argument of the task"
+        "a_dag.py:4: f uses Variable, and this cannot go to workers: it is from airflow.sdk.Variable, and workers "
+        "have no Airflow: pass the value as an argument of the task"
     ),
     "from airflow.sdk import Variable\nA = Variable.get('a')\ndef g():\n    return A\n@\ndef f():\n    g()": (
         "a_dag.py:7: f uses g, which uses A, which uses Variable, and this"
     ),
     "@\ndef f():\n    from airflow.sdk import Variable as V": "a_dag.py:3: f uses V, and this cannot",
     "import airflow_elastic.operators as o\n@\ndef f():\n    o.x": "it is from airflow_elastic.operators",
+    "from airflow_elastic import sensors\n@\ndef f():\n    sensors.x": "it is from airflow_elastic.sensors",
     "from . import x\n@\ndef f():\n    x()": "a_dag.py:4: f uses x, and this cannot go to workers: a relative",
     "import os\nA = os.environ['A']\n@\ndef f():\n    A": "f uses A, which uses os.environ, and this cannot",
     "from os import environ as e\nA = e['A']\n@\ndef f():\n    A": "A, which uses os.environ",
@@ -127,6 +128,22 @@ def test_annotations_never_keep_a_function_from_workers() -> None:
     assert "from typing import Any" in script.text
     assert "airflow" not in script.text
     assert "torch\n" not in script.text
+
+
+def test_imports_for_type_checkers_are_never_run() -> None:
+    text = f"""from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from airflow.sdk import Context as A
+else:
+    A = object
+{TASK}def f():
+    if TYPE_CHECKING:
+        from airflow.sdk import DAG
+    print(A)
+"""
+    script = made(text)
+    assert script is not None
+    assert "A = object" in script.text
 
 
 def test_a_logger_of_the_file_does_not_take_the_dag_along() -> None:

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_elastic.launchers import DLROVER_RUN, HOROVODRUN, TORCHRUN, Place, find_launcher
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.launchers import DLROVER_RUN, HOROVODRUN, TORCHRUN, Place, find_launcher, launcher_names
+from airflow_elastic.runtime.agent.shipped_script import with_script
+from airflow_elastic.runtime.agent.worker import Worker
+from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.testing.ports import free_port
 
@@ -31,6 +35,23 @@ def test_they_are_found_by_name(launcher: Any) -> None:
 def test_a_launcher_without_options_refuses_any() -> None:
     with pytest.raises(SpecError, match=r"launcher_options\.precheck"):
         TORCHRUN.refuse(spec("torchrun", launcher_options={"precheck": 1}))
+
+
+@pytest.mark.parametrize("name", launcher_names())
+def test_every_launcher_runs_the_file_that_the_worker_has_written(name: str, tmp_path: Path) -> None:
+    """The command of the worker has the path of the file, then the arguments: the last words of any launcher."""
+    run = spec(name, "fit.py", "--lr", "1", script="print()\n", workers=Workers(1))
+    find_launcher(name).refuse(run)
+    record = JobRecord("job", str(tmp_path), 1, run, run.digest, "", "py")
+    node = Worker(JobFiles(tmp_path), record, 0, open_store(str(tmp_path)))
+    written = with_script(node)
+    path = tmp_path / "script" / "fit.py"
+    assert find_launcher(name).command(written, place(nodes=1))[-3:] == [str(path), "--lr", "1"]
+    assert path.read_text() == "print()\n"
+    assert with_script(node) == written
+    path.parent.chmod(0o777)
+    with pytest.raises(InvalidInput, match="no folder of this user alone"):
+        with_script(node)
 
 
 # -- dlrover-run -------------------------------------------------------------------------------------------------------
