@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.records.checkpoint_retention import Pin
     from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.spec.checkpoints.evaluation import Evaluation
     from airflow_elastic.spec.checkpoints.manifest import Manifest
     from airflow_elastic.spec.checkpoints.readings import Reading
 
@@ -54,7 +55,8 @@ def listed(reader: Reader) -> dict[str, Any]:
 
     `tiers`: which of storage, memory and disk have it; of the latter two, as workers have last said. `verified`: it is
     the last one that was read back in full; `verified_at` and `verified_by` are known for others as well. `used_by`:
-    who went on from it. `damaged`: what is wrong with it; it is not used any more.
+    who went on from it. `evaluations`: what was measured of it later, by which run. `damaged`: what is wrong with
+    it; it is not used any more.
     """
     snapshot = reader.snapshot()
     rows = reader.kept("checkpoints", lambda: _rows(reader, snapshot), _AGE)
@@ -82,12 +84,14 @@ class _Beside:
     verified: int | None
     readings: Mapping[int, Reading]
     uses: Mapping[int, tuple[Reading, ...]]
+    evaluations: Mapping[int, list[Evaluation]]
 
     @classmethod
     def read(cls, store: Store) -> _Beside:
         verified, readings = checkpoint_retention.readings(store)
         uses = checkpoint_retention.all_uses(store)
-        return cls(checkpoint_retention.pins(store), verified, readings, uses)
+        told = checkpoint_retention.all_evaluations(store)
+        return cls(checkpoint_retention.pins(store), verified, readings, uses, told)
 
     def added(self, row: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
         """The row with what may change."""
@@ -105,6 +109,11 @@ class _Beside:
             "verified_at": read and read.at,
             "verified_by": read and read.by,
             "pinned": self._pinned(step),
+            "evaluations": [
+                {"metrics": dict(one.metrics), "at": one.at, "by": one.by}
+                for one in self.evaluations.get(step, ())
+                if one.data == saved.data
+            ],
             "used_by": users(saved, snapshot.state, snapshot.progress, self.uses.get(step, ())),
         }
 
@@ -154,6 +163,7 @@ _EMPTY: dict[str, Any] = {
     "verified_at": None,
     "verified_by": None,
     "pinned": None,
+    "evaluations": [],
     "used_by": [],
     "damaged": None,
     "saved": None,

@@ -248,6 +248,9 @@ def _remarks(row: Mapping[str, Any]) -> str:
         by = f" by {pin['by']}" if pin["by"] else ""
         at = "" if pin["at"] is None else f", {_moment(pin['at'])}"
         found.append(f"pinned{by}{at}")
+    for one in row["evaluations"]:
+        measured = ", ".join(f"{name} {value:g}" for name, value in sorted(one["metrics"].items()))
+        found.append(f"evaluated: {measured or 'no metric'}")
     if row["used_by"]:
         found.append(f"used by {', '.join(row['used_by'])}")
     return "; ".join(found)

@@ -13,6 +13,7 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.checkpoints.evaluation import Evaluation
 from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.status import RankReport
@@ -201,6 +202,9 @@ def test_when_it_was_verified_who_uses_it_and_which_tiers_have_it(tmp_path: Path
     checkpoint_retention.note_verified(store, 20, at=100.0, by="ranks of attempt 2")
     checkpoint_retention.note_verified(store, 60, at=200.0, by="ada@laptop, by `verify`", also=[60])
     checkpoint_retention.note_use(store, checkpoints.read(store, 40), by="run s3://bucket/other")
+    for data in (checkpoints.read(store, 40).data, "files of another attempt"):
+        one = Evaluation(data.rstrip("/")[-3:], "/runs/evaluation", 50.0, {"accuracy": 0.9}, data)
+        checkpoint_retention.note_evaluation(store, layout.evaluations(40), one)
     checkpoint_retention.pin(store, 40, by="ada@laptop")
     told = Browser(tmp_path).of("one", "/checkpoints").json()["checkpoints"]
     newest, middle, oldest = told
@@ -208,6 +212,8 @@ def test_when_it_was_verified_who_uses_it_and_which_tiers_have_it(tmp_path: Path
     assert (newest["verified"], newest["verified_at"]) == (True, 200.0)
     assert (middle["verified"], middle["verified_at"], middle["tiers"]) == (False, None, ["storage"])
     assert middle["used_by"] == ["run s3://bucket/other"]
+    assert middle["evaluations"] == [{"metrics": {"accuracy": 0.9}, "at": 50.0, "by": "/runs/evaluation"}]
+    assert newest["evaluations"] == []
     assert middle["pinned"]["by"] == "ada@laptop"
     assert time.time() - middle["pinned"]["at"] < PATIENCE_SECONDS
     assert (oldest["verified"], oldest["verified_by"]) == (False, "ranks of attempt 2")

@@ -4,6 +4,7 @@
 """
 
 from airflow_elastic.adapters.records.checkpoint_retention.evaluations import (
+    all_evaluations,
     evaluations,
     measured,
     note_evaluation,
@@ -39,6 +40,7 @@ from airflow_elastic.adapters.records.checkpoint_retention.readings import (
 
 __all__ = [
     "Pin",
+    "all_evaluations",
     "all_uses",
     "evaluations",
     "measured",

@@ -34,6 +34,18 @@ def evaluations(store: Store, folder: str) -> list[Evaluation]:
     return sorted(found, key=lambda one: one.at)
 
 
+def all_evaluations(store: Store) -> dict[int, list[Evaluation]]:
+    """The evaluations of all checkpoints of a run, by step."""
+    keys = [entry.key for entry in store.list(layout.EVALUATIONS)]
+    parsed = checkpoints.at_once(lambda key: _parsed(store.get(key)), keys)
+    found: dict[int, list[Evaluation]] = {}
+    for key, one in zip(keys, parsed, strict=True):
+        step = key.removeprefix(layout.EVALUATIONS).partition("/")[0]
+        if one is not None and step.isdecimal():
+            found.setdefault(int(step), []).append(one)
+    return {step: sorted(some, key=lambda one: one.at) for step, some in found.items()}
+
+
 def measured(store: Store, manifest: Manifest) -> dict[str, float]:
     """All metrics of a checkpoint: those that were saved with it, and what evaluations have measured since."""
     metrics = dict(manifest.metrics)
