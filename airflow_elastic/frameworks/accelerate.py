@@ -206,6 +206,15 @@ class ElasticRun:
         """Optimizer steps done since the run began, over all attempts."""
         return self.session.steps
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the training ends early. See `Session.stopping`."""
+        return self.session.stopping
+
+    def report(self, **metrics: float) -> None:
+        """Report numbers that were measured outside of a step. See `Session.report`."""
+        self.session.report(**metrics)
+
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Like the accelerator's, with the loss weighted by this rank's part of the global batch."""
         loss = loss * self._weight

@@ -55,6 +55,7 @@ class Epochs:
     Attributes:
         pieces: number of batches over which a rank accumulates gradients for one step.
         over: whether training is complete and no batch is left.
+        on_end: is called when a step was the last one, because the training ends early.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Epochs:
         }
         self.pieces = count_pieces(-(-global_batch // run.world_size), micro_batch)
         self.over = False
+        self.on_end: Callable[[], None] = lambda: None
         self._weights: deque[float] = deque()
         self._done: Callable[[], None] | None = None
 
@@ -104,6 +106,8 @@ class Epochs:
         given: Iterator[Any] | None = None
         for _ in range(batches):
             self.settle()
+            if self._run.stopping:
+                return
             if given is None:  # after settle(), so that the step before belongs to the epoch before
                 given = iter(self._run.loader(self._data, epochs=epoch + 1, **self._options))
             content = next(given, _NOTHING)
@@ -158,3 +162,6 @@ class Epochs:
         done, self._done = self._done, None
         if done is not None:
             done()
+            if self._run.stopping:
+                self.over = True
+                self.on_end()

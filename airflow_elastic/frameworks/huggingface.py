@@ -144,7 +144,12 @@ class ElasticTraining:
         args: TrainingArguments = self.args  # type: ignore[attr-defined]
         seed = args.seed if args.data_seed is None else args.data_seed
         self._epochs = Epochs(self.run, theirs, seed=seed, blank=self._without_tokens, **self._batches)
+        self._epochs.on_end = self._stop
         return self._epochs
+
+    def _stop(self) -> None:
+        trainer: Any = self
+        trainer.control.should_training_stop = True
 
     def _without_tokens(self, batch: Any) -> Any:
         """A batch with weight 0 without labels, if the loss is divided by tokens: the trainer counts labels."""
@@ -265,7 +270,7 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
             state.max_steps = state.global_step + trainer._epochs.left(args.num_train_epochs)
         run.expect(state.max_steps)
         # The trainer itself checks this only after a step.
-        trainer._epochs.over = trainer._stopped or state.global_step >= state.max_steps
+        trainer._epochs.over = trainer._stopped or run.stopping or state.global_step >= state.max_steps
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         state.epoch = self._trainer._epochs.behind  # the trainer counts only epochs of this attempt
@@ -279,6 +284,10 @@ class _Reporting(TrainerCallback):  # type: ignore[misc]
         state.epoch = epochs.behind
         epochs.stepped(torch.stack(losses).sum(), self._metrics)
         losses.clear()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        if self._run.foresees_end(_numbers(metrics or {})):
+            control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
         self._metrics.update(_numbers(logs))  # the dict of `stepped`: the step is reported with these metrics

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from airflow_elastic.frameworks import lightning_pruning, missing
 from airflow_elastic.frameworks.epochs import Epochs, most_at_once
 from airflow_elastic.frameworks.lightning_counts import add, stand, steps_of_fit
+from airflow_elastic.frameworks.lightning_hooks import check_hooks
 from airflow_elastic.frameworks.lightning_passes import Passes
 from airflow_elastic.runtime.model_changes.callback_changes import ModelShape
 from airflow_elastic.runtime.session.begin import joined
@@ -32,7 +33,6 @@ from airflow_elastic.spec.validation import number_in, procs_count
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
     from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-    from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
     raise missing("lightning", "lightning") from error
 
@@ -144,10 +144,14 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
                 micro_batch=most_at_once(loader),
                 seed=self._seed,
             )
+            self._epochs.on_end = self._stop
             self.accumulate_grad_batches = self._epochs.pieces
             return self._epochs
 
         return ours
+
+    def _stop(self) -> None:
+        self.should_stop = True
 
     def finish(self, **metrics: float) -> None:
         """End the training after all evaluations, and report the results. All ranks call this together.
@@ -182,41 +186,6 @@ class _Epochs(Epochs):
             yield content
 
 
-def _check_hooks(theirs: Iterable[Any], module: LightningModule) -> None:
-    """Check callbacks that write into Lightning's checkpoints: a run only saves the result of their `state_dict`.
-
-    Raises:
-        InvalidInput: a callback would lose a part of its state.
-    """
-    averaging = getattr(callbacks, "WeightAveraging", ())
-    for one in theirs:
-        name = f"{type(one).__name__}.on_save_checkpoint"
-        if isinstance(one, averaging):
-            raise InvalidInput(
-                f"{name} would keep the averaged weights, and is not called: they would be lost with each attempt. "
-                "Keep them in a module of your own that is a part of the LightningModule, because that is saved. "
-                "An example is torch.optim.swa_utils.AveragedModel(…).requires_grad_(False)"
-            )
-        if isinstance(one, callbacks.StochasticWeightAveraging) and one.pl_module_contains_batch_norm(module):
-            raise InvalidInput(
-                "StochasticWeightAveraging: given, with a model that has batch norms; allowed: a model without them. "
-                "The callback ends with a pass over the data without steps, which is not part of the run. Keep the "
-                "averaged weights in a torch.optim.swa_utils.AveragedModel of your own, and call "
-                "torch.optim.swa_utils.update_bn after trainer.fit"
-            )
-        if isinstance(one, callbacks.GradientAccumulationScheduler):
-            raise InvalidInput(
-                "GradientAccumulationScheduler: given; allowed: none, because the number of accumulated batches "
-                "follows from global_batch. To change global_batch at an epoch, begin another run there"
-            )
-        if isinstance(one, Callback | LightningModule) and is_overridden("on_save_checkpoint", one):
-            log.warning(
-                "%s is not called: its data is in no checkpoint of the run. Checkpoints have the state_dict of "
-                "callbacks and data modules, and the parameters and buffers of modules",
-                name,
-            )
-
-
 class _Settling(Callback):  # type: ignore[misc]
     """The first callback: it reports the last step of an epoch before other callbacks begin the next epoch."""
 
@@ -226,6 +195,9 @@ class _Settling(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         trainer._epochs.settle()
+        if trainer.run.stopping:
+            # Leaves the trainer's loop: other callbacks may not expect an epoch without data.
+            raise StopIteration
 
 
 class _Reporting(Callback):  # type: ignore[misc]
@@ -241,7 +213,7 @@ class _Reporting(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            _check_hooks([*trainer.callbacks, pl_module], pl_module)
+            check_hooks([*trainer.callbacks, pl_module], pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         trainer._passes.begin()
@@ -261,6 +233,7 @@ class _Reporting(Callback):  # type: ignore[misc]
             progress=progress,
         )
         progress.load_data()
+        trainer.should_stop = trainer.should_stop or self._run.stopping
         self._held = _held_back(trainer) if trainer._epochs.given else []
         stand(trainer.fit_loop.epoch_progress, before + int(trainer._epochs.behind))
         self._steps = trainer.global_step
@@ -308,6 +281,13 @@ class _Reporting(Callback):  # type: ignore[misc]
         loss = torch.stack(self._losses).sum() if self._losses else None
         self._losses.clear()
         trainer._epochs.stepped(loss, trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            # The metrics are reported with the next step, but the trainer asks now whether another epoch begins.
+            # Not `callback_metrics`, which also has those of the training.
+            found = trainer.fit_loop.epoch_loop.val_loop._results.metrics(False)["callback"]
+            trainer.should_stop = self._run.foresees_end(found) or trainer.should_stop
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         trainer._epochs.settle()

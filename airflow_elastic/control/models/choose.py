@@ -58,4 +58,5 @@ def _best(store: Store, found: list[Manifest], best: str) -> Manifest:
         raise InvalidInput(f"no checkpoint of {store.uri} has a metric {name!r}; they have: {there}")
     values = [value for value, _ in known]
     wanted = min(values) if sign == "min" else max(values)
-    return next(one for value, one in reversed(known) if value == wanted)  # of equal ones, the newest
+    # The first of equal ones: a metric is repeated with later saves until it is measured again.
+    return next(one for value, one in known if value == wanted)

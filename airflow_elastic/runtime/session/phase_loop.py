@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
@@ -151,6 +151,18 @@ class PhaseLoop:
             early.note(self._progress.steps, metrics, measured=True)
             if early.agree():
                 self._saves.now(self._progress.steps, BEST)
+
+    def foresees_end(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether the training ends early once the next step is reported with these metrics, just measured.
+
+        For a framework that reports a step after what it does at its end. All ranks call this together.
+        """
+        early = self._feed.early
+        if early is None:
+            return False
+        if early.rule.metric in metrics:
+            early.measured()
+        return early.would_end(metrics)
 
     @property
     def stopping(self) -> bool:

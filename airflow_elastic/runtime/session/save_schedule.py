@@ -107,11 +107,14 @@ class SaveSchedule:
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def now(self, step: int, reason: str) -> bool:
-        """Save, unless this step is saved already, or waits for the end of its epoch. Returns whether it was saved."""
+    def now(self, step: int, reason: str, *, waits: bool = True) -> bool:
+        """Save, unless this step is saved already, or waits for the end of its epoch. Returns whether it was saved.
+
+        Without `waits`, what belongs to the end of the epoch is done already.
+        """
         if self.saved == step:
             return False
-        if self.waits and reason != BREAKPOINT:  # a rank that must end has no time to wait
+        if self.waits and waits and reason != BREAKPOINT:  # a rank that must end has no time to wait
             self._put_off[reason] = None
             return False
         self._settle()

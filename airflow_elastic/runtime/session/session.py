@@ -315,7 +315,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             self._saves.act(step)
         self._saves.due(step)
         if is_best:
-            self._saves.now(step, BEST)
+            self._saves.now(step, BEST, waits=False)  # a framework has measured it, at the end of the step
         if together:
             self._saves.ask(step, averaging=averaging is not None)
         if not self._announced and self._saver is not None and self._objects is not None:
