@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,18 @@ async def test_a_pod_is_replaced_beside_the_others_and_reads_from_their_memory(
     assert found is not None, log
     others, storage = found.groups()
     assert (others != "0 B", storage) == (True, "0 B")
+
+
+@on_every_engine
+async def test_pods_need_no_folder_with_a_script_that_is_part_of_the_run(
+    engine_name: str, shared_folder: Path, pod_options: dict[str, Any]
+) -> None:
+    spec = training(engine_name, pod_options, "--epochs=20", "--step-seconds=0.05", "--die-at=60")
+    text = Path(spec.command[0]).read_text()  # noqa: ASYNC240 - a small file
+    shipped = replace(spec, command=("fit.py", *spec.command[1:]), script=text)
+    async with driving(shared_folder / "run", shipped) as driven:
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 2, 1), state.reason
 
 
 @pytest.mark.siblings("a worker of a cluster's training is lost")
