@@ -385,10 +385,13 @@ class RunSpec:
 
 def _check_script(check: Checks, script: str, file: str) -> None:
     """Note what is wrong with the text of a script, or with the name of its file."""
-    size = len(script.encode(errors="surrogatepass"))
-    told = f"{size} bytes" if size > MOST_SCRIPT_BYTES else script
+    data = script.encode(errors="replace")
+    fits = len(data) <= MOST_SCRIPT_BYTES
     allowed = f"the text of a Python script, at most {MOST_SCRIPT_BYTES} bytes; give more code in a package"
-    check.that(bool(script.strip()) and size <= MOST_SCRIPT_BYTES, "script", told, allowed)
+    good = (
+        bool(script.strip()) and fits and data.decode() == script
+    )  # half of a pair of surrogates is no text
+    check.that(good, "script", script if fits else f"{len(data)} bytes", allowed)
     allowed = "with script: the name of the file that workers write, such as train.py, and then the arguments"
     check.that(bool(_FILE_NAME.fullmatch(file)), "command", file, allowed, across=True)
 

@@ -79,7 +79,12 @@ class Choice:
     def _need(self, name: str, line: int, scope: Scope, path: tuple[str, ...]) -> None:
         """Choose what binds a name."""
         home = _home(name, scope)
-        if home is not None:
+        setters = [(unit, one) for one in scope.around() for unit in one.units if name in unit.names.sets]
+        if home is None and setters:
+            for unit, one in setters:
+                if unit.node is not self._function.whole:
+                    self._add(unit, one, line, path)
+        elif home is not None:
             for unit in home.binding(name):
                 if unit.node is self._function.whole:
                     self._refuse(name, line, path, "it is the task itself: call a helper function instead")

@@ -43,9 +43,17 @@ class Lines:
 def in_their_lines(head: Iterable[str], parts: Iterable[tuple[int, str]]) -> list[str]:
     """The lines of a file with these parts, each in the line that it is given for, or in the next free one."""
     lines = list(head)
+    ends = 0  # the line of the former part's end, if that is its place
     for number, text in parts:
-        lines += [""] * (number - 1 - len(lines))
-        lines += text.split("\n")
+        first, *others = text.split("\n")
+        if number == ends:  # they share a line in the file too
+            lines[-1] += f"; {first}"
+        else:
+            lines += [""] * (number - 1 - len(lines))
+            lines.append(first)
+        lines += others
+        ends = number + len(others)
+        ends = ends if ends == len(lines) else 0
     return lines
 
 

@@ -19,6 +19,7 @@ class Names:
         uses: names that it needs a value of, each with the line of its first use.
         hints: the same for names that only evaluated annotations need.
         perhaps: the same for names that a class may take from outside before it binds them: `rate = rate`.
+        sets: names of the module that functions in it bind, with `global`.
         changes: names of things that it changes in place: `LIMITS["a"] = 1`, `NAMES.append("b")`.
     """
 
@@ -26,11 +27,12 @@ class Names:
     uses: Mapping[str, int]
     hints: Mapping[str, int]
     perhaps: Mapping[str, int]
+    sets: frozenset[str]
     changes: frozenset[str]
 
 
 #: The names of a statement that binds or uses nothing that counts.
-NONE = Names(frozenset(), {}, {}, {}, frozenset())
+NONE = Names(frozenset(), {}, {}, {}, frozenset(), frozenset())
 
 
 @lru_cache(maxsize=8192)  # by the node: a file with several tasks is read once
@@ -51,7 +53,7 @@ def names_of(node: ast.stmt) -> Names:
         if one.is_assigned() or one.is_imported() or one.is_namespace()
     }
     uses = {one.get_name() for one in table.get_symbols() if one.is_referenced()}
-    perhaps = set()
+    perhaps, sets = set(), set()
     for inner in _below(table):
         for one in inner.get_symbols():
             if inner.get_type() == "class" and one.is_assigned() and one.is_referenced():
@@ -59,13 +61,14 @@ def names_of(node: ast.stmt) -> Names:
             if one.is_global():
                 uses.add(one.get_name())
             if one.is_declared_global() and one.is_assigned():
-                binds.add(one.get_name())
+                sets.add(one.get_name())
     lines = _lines(node)
     return Names(
         frozenset(binds),
         {name: lines.get(name, node.lineno) for name in sorted(uses)},
         {name: line for name, line in bare.found.items() if name not in uses},
         {name: lines.get(name, node.lineno) for name in sorted(perhaps - uses)},
+        frozenset(sets),
         frozenset(_changed(node)),
     )
 

@@ -98,6 +98,7 @@ KINDS = {
         "x()",
     ),
     "global": ("x = 0\ndef up_x():\n    global x\n    x = V\n    return x", "up_x()"),
+    "setter": ("def up_x():\n    global x\n    x = V\n    return x", "up_x()"),
     "comprehension": ("def x():\n    return sum(a * V for a in range(3) if a != V)", "x()"),
     "class": (
         "class x:\n    rate = V\n    twice = rate * 2\n    def get(self):\n        return self.rate",
@@ -134,6 +135,8 @@ def indented(text: str, by: int) -> str:
 def files(draw: st.DrawFn) -> str:
     """A DAG file with a task, and statements of all kinds that need each other."""
     parts, values = [HEAD], ["1", "3"]
+    if draw(st.booleans()):
+        parts.append("seen = 0\ndef forget():\n    global seen\n    seen = DAG('x')\n")
     place = draw(st.sampled_from(("module", "with", "function")))
     if draw(st.booleans()):
         parts.insert(0, "from __future__ import annotations\n")
@@ -164,7 +167,9 @@ def files(draw: st.DrawFn) -> str:
         *(f"    print({use}, m.floor(given + 0.5))" for use in used),
         "    def inner(a: int = given) -> int:",
         f"        return a + {draw(st.sampled_from(values))}",
-        "    print(f'{inner()} {json.dumps(more)}', last)",
+        "    global seen",
+        "    seen = inner()",
+        "    print(f'{seen} {json.dumps(more)}', last)",
     ]
     at_end = ["def afterwards():", "    return given", "DAG('y').note(train)"]
     body = "\n".join([*later, "\n".join(task), *at_end])

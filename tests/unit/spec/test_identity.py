@@ -109,6 +109,17 @@ def test_the_next_attempt_begins_in_the_new_folder_and_in_a_job_of_its_own() -> 
     assert evolve(follows, ev.RunMoved(4.0, at(ROOTS[1]))) == follows
 
 
+def test_a_corrected_script_is_for_the_next_attempt_as_a_corrected_file_is() -> None:
+    one, other = (spec(command=("fit.py",), script=text) for text in ("print(1)", "print(2)"))
+    assert (one.digest, is_same(one, other), differences(one, other)) == (other.digest, True, [])
+    assert not is_same(one, replace(other, command=("fit.py", "--more")))
+    live = story(*LIVE, run=one)
+    moved = evolve(live, ev.RunMoved(1.5, other))
+    assert (due(moved), moved.spec.script) == ((), "print(2)")
+    told = sentence(ev.RunMoved(1.5, other), live, moved)
+    assert told == "fit.py has changed; the next attempt begins with the new text"
+
+
 def test_a_run_is_carried_on_in_another_folder_and_its_success_stays_where_it_was(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     one, other = (replace(at(root), engine="fake", engine_options={}, launcher="python") for root in ROOTS)
