@@ -27,6 +27,8 @@ from airflow_elastic.spec.validation import (
     not_json,
     positive_int,
     procs_count,
+    script_file,
+    script_text,
     worker_count,
 )
 
@@ -41,12 +43,6 @@ RESTART_ME = 138
 RETRYABLE_EXIT_CODES = (130, 137, 143, RESTART_ME)
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-
-#: The name of a file that a worker writes for `script`.
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.py")
-
-#: The longest script: 256 KiB in UTF-8. The journal and each job's record have a copy.
-MOST_SCRIPT_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +297,8 @@ class RunSpec:
                 "a tuple of strings: a script and its arguments; the first is not empty",
             )
             if self.script is not None and check.passed:
-                _check_script(check, self.script, self.command[0])
+                check("script", self.script, script_text)
+                check("command", self.command[0], script_file)
             check.that(
                 not self.evaluation or self.start_from is not None,
                 "evaluation",
@@ -381,19 +378,6 @@ class RunSpec:
         """Identifies the training, independent of its folder: 16 hex digits of the SHA-256 of its canonical JSON."""
         canonical = json.dumps(without_code_paths(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def _check_script(check: Checks, script: str, file: str) -> None:
-    """Note what is wrong with the text of a script, or with the name of its file."""
-    data = script.encode(errors="replace")
-    fits = len(data) <= MOST_SCRIPT_BYTES
-    allowed = f"the text of a Python script, at most {MOST_SCRIPT_BYTES} bytes; give more code in a package"
-    good = (
-        bool(script.strip()) and fits and data.decode() == script
-    )  # half of a pair of surrogates is no text
-    check.that(good, "script", script if fits else f"{len(data)} bytes", allowed)
-    allowed = "with script: the name of the file that workers write, such as train.py, and then the arguments"
-    check.that(bool(_FILE_NAME.fullmatch(file)), "command", file, allowed, across=True)
 
 
 def _to_widen(workers: Workers, wanted: int) -> str:

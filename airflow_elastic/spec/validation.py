@@ -27,6 +27,9 @@ MOST_WORKERS = 10_000
 #: Each rank is a process of the worker's machine. No machine has as many devices or spare processors.
 MOST_PROCS = 1_000
 
+#: The longest script that a specification may have, in UTF-8. The journal and each job's record have a copy.
+MOST_SCRIPT_BYTES = 256 * 1024
+
 
 class Rule(NamedTuple):
     """A predicate over any value, and the allowed values in words.
@@ -82,6 +85,22 @@ int32 = Rule(
 env_name = Rule(
     lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is not None,
     "the name of an environment variable: letters, digits and _",
+)
+
+
+def _is_script(value: object) -> bool:
+    data = value.encode(errors="replace") if isinstance(value, str) else b""
+    # Half of a pair of surrogates is no text: no file can have it.
+    return bool(data.strip()) and len(data) <= MOST_SCRIPT_BYTES and data.decode() == value
+
+
+script_text = Rule(
+    _is_script,
+    f"the text of a Python script, at most {MOST_SCRIPT_BYTES} bytes; give more code in a package",
+)
+script_file = Rule(
+    lambda value: isinstance(value, str) and re.fullmatch(r"\w[\w.-]*\.py", value, re.ASCII) is not None,
+    "with script: the name of the file that workers write, such as train.py, and then the arguments",
 )
 
 

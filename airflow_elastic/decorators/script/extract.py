@@ -17,7 +17,7 @@ from airflow_elastic.decorators.script.lines import Lines, in_their_lines
 from airflow_elastic.decorators.script.names import names_of
 from airflow_elastic.decorators.script.scopes import Function, Unit, scopes_around
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
-from airflow_elastic.spec.run import MOST_SCRIPT_BYTES
+from airflow_elastic.spec.validation import MOST_SCRIPT_BYTES
 
 _FUTURE = "from __future__ import {}"
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_elastic.decorators.script.extract import Script, _extracted
 from airflow_elastic.spec.errors import SpecError
-from airflow_elastic.spec.run import MOST_SCRIPT_BYTES
+from airflow_elastic.spec.validation import MOST_SCRIPT_BYTES
 
 TASK = "@task.elastic_train(workers=2)\n"
 
