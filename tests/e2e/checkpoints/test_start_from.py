@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.records import checkpoint_retention
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
+from airflow_elastic.control.jobs import job_of
 from airflow_elastic.control.models import Request, TorchExporter, promote
+from airflow_elastic.control.models.start_from import holder
 from airflow_elastic.core.state import RunState
+from airflow_elastic.engines import find_engine
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.models.start import Origin, StartFrom
@@ -184,3 +189,76 @@ async def test_from_a_promoted_model(source: Path, tmp_path: Path) -> None:
     assert (told["counts"], told["rate"], told["step"]) == ([8] * 4, 0.7, 0)
     with pytest.raises(InvalidInput, match=r"start_from\.step: given 8; allowed: only for a run"):
         start_run(open_store(str(tmp_path / "no")), warm(out, start=StartFrom(model.uri, step=8)))
+
+
+async def test_with_the_optimizer_and_sharded(source: Path, tmp_path: Path) -> None:
+    """By FSDP2 on two ranks, from a run of one rank: each takes its part of the weights and of the states."""
+    out = tmp_path / "out"
+    start = StartFrom(str(source), optimizer=True)
+    spec = warm(out, "--sharded", "--fail-first=2", "--lr=0.7", start=start, workers=Workers(2))
+    state = await trained(tmp_path / "next", spec)
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    for attempt in (1, 2):
+        told = begun(out, attempt)
+        assert told["weights"] == last(tmp_path / "source-out")
+        assert (told["counts"], told["rate"], told["step"]) == ([8] * 4, 0.7, 0)
+        assert all(any(moment) for moment in told["moments"])
+
+
+async def test_another_optimizer_is_refused(source: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sgd.py"
+    file.write_text(
+        "import torch, airflow_elastic.runtime as elastic\n"
+        "run = elastic.init()\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))\n"
+        "run.restore(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))\n"
+    )
+    start = StartFrom(str(source), optimizer=True)
+    state = await trained(tmp_path / "next", RunSpec((str(file),), start_from=start))
+    assert (state.outcome, len(state.attempts)) == ("failed", 1)
+    assert f"start_from: checkpoint 8 of {source}" in (state.reason or "")
+
+
+async def test_a_pin_that_lasts_replaces_one_that_does_not(source: Path, tmp_path: Path) -> None:
+    """An evaluation that ends takes its pin away. A run that has started meanwhile still needs the checkpoint."""
+    store = open_store(str(source))
+    start = StartFrom(str(source))
+    begun_by = []
+    for name, evaluation in (("evaluation", True), ("next", None), ("another evaluation", True)):
+        uri = tmp_path / name
+        start_run(open_store(str(uri)), warm(tmp_path / "out", start=start, evaluation=evaluation))
+        begun_by.append(checkpoint_retention.pins(store)[8].by)
+    assert begun_by == [holder(str(tmp_path / name)) for name in ("evaluation", "next", "next")]
+
+
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+async def test_what_pods_do_not_see_is_refused(source: Path, tmp_path: Path, engine: str) -> None:
+    options: dict[str, Any] = {
+        "image": "trainer:1",
+        "volumes": [{"mount_path": str(tmp_path / "runs"), "claim": "a"}],
+    }
+    spec = RunSpec(("train.py",), engine=engine, engine_options=options, start_from=StartFrom(str(source)))
+    with pytest.raises(
+        InvalidInput, match=r"start_from: checkpoint 8 of .*workers on a cluster do not see it"
+    ):
+        start_run(open_store(str(tmp_path / "runs/next")), spec)
+    assert not checkpoint_retention.pins(open_store(str(source)))
+    options["volumes"].append({"mount_path": str(source), "claim": "b"})
+    run = start_run(open_store(str(tmp_path / "runs/next")), spec)
+    assert job_of(run.store.uri, run.state, 1, find_engine(engine)).origin == run.state.origin
+
+
+def test_from_a_shell(tmp_path: Path) -> None:
+    """A relative path is that of this folder, and what is not there is told."""
+    words = ("run", "--uri", "run", "--start-from", "models/base", "--start-step", "3")
+    command = [sys.executable, "-m", "airflow_elastic.cli", *words, "--", str(SCRIPTS / "warm.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"start_from: {tmp_path}/models/base holds neither a run nor a promoted model" in done.stderr
+    assert not (tmp_path / "run").exists()
+    command[-4:-2] = ["--start-best", "loss"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "--start-best: given 'loss'; allowed: `min` or `max`" in done.stderr) == (
+        2,
+        True,
+    )
