@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, XComNotFound
 
+from airflow_elastic.adapters.records import checkpoint_retention
 from airflow_elastic.control.models import (
     Candidate,
     NotBetter,
     Request,
     TorchExporter,
     prepare,
-    release,
     rollback,
 )
 from airflow_elastic.control.models.publish import SUFFIXES
@@ -147,7 +147,9 @@ class ElasticPromoteOperator(Approval, OnModel):
             person = self._agreed(event)
         except AirflowSkipException:
             with contextlib.suppress(ElasticError):
-                release(self._hook().open_store(str(self.source)), step, by=waiting(context["ti"]))
+                checkpoint_retention.release(
+                    self._hook().open_store(str(self.source)), step, by=waiting(context["ti"])
+                )
             raise
         self.step, self.best = step, None
         candidate, request = self._prepared(context, by=f"{person}, by {who(context['ti'])}")

@@ -11,6 +11,7 @@ checkpoints/manifests/000000000340.json       makes checkpoint 340 exist
 checkpoints/data/000000000340-a0002-g01/      its files
 checkpoints/data/000000000340-a0002-g01-disk/ files of a checkpoint that was recovered from workers' disks
 checkpoints/pins/000000000340.json            protects the checkpoint from removal: somebody refers to it
+checkpoints/pins/000000000340/<id>.json       others who refer to it: it is protected until all have let it go
 checkpoints/verified.json                     which checkpoints were read back in full, and when
 checkpoints/uses/000000000340.json            who has loaded the checkpoint outside of the run
 checkpoints/evaluations/000000000340/<id>.json  metrics of the checkpoint, as an evaluation has measured them
@@ -95,6 +96,11 @@ def account(attempt: int, generation: int, step: int, rank: int) -> str:
 def pin(step: int) -> str:
     """Key whose existence protects the checkpoint of a step from removal."""
     return f"{PINS}{step:012d}.json"
+
+
+def other_pins(step: int) -> str:
+    """Folder of the names of others who have pinned the checkpoint of a step, after the first one."""
+    return f"{PINS}{step:012d}/"
 
 
 def uses(step: int) -> str:

@@ -19,6 +19,7 @@ _OURS = re.compile(
     r"control/[0-9]{20}-[0-9a-f]{8}\.json"  # a request that came early, or was left behind
     # Copied from another run, to start with its checkpoints: see docs/how-to/troubleshooting.md.
     r"|checkpoints/(manifests|pins|quarantine|uses)/[0-9]{12}\.json"
+    r"|checkpoints/pins/[0-9]{12}/[0-9a-f]{16}\.json"
     r"|checkpoints/evaluations/[0-9]{12}/[^/]+\.json"
     rf"|{re.escape(layout.VERIFIED)}|{re.escape(layout.RESUMED)}"
     rf"|checkpoints/data/[0-9]{{12}}-a[0-9]{{4,}}-g[0-9]{{2,}}({layout.RECOVERED})?/.+"

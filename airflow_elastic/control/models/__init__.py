@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from airflow_elastic.control.models.export import Exporter, TorchExporter
-from airflow_elastic.control.models.promote import Candidate, NotBetter, Request, prepare, promote, release
+from airflow_elastic.control.models.promote import Candidate, NotBetter, Request, prepare, promote
 from airflow_elastic.control.models.rollback import rollback
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "TorchExporter",
     "prepare",
     "promote",
-    "release",
     "rollback",
 ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, promotions
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.control.models.promote import release
 from airflow_elastic.control.models.start_from import holder
 from airflow_elastic.spec import layout as of_runs
 from airflow_elastic.spec.checkpoints.evaluation import Evaluation
@@ -56,4 +55,4 @@ def note(origin: Origin, metrics: Mapping[str, float], opens: Callable[[str], St
 def let_go(origin: Origin, opens: Callable[[str], Store], *, by: str) -> None:
     """Remove the pin of what was evaluated. A pin of somebody else stays."""
     if origin.file is None and origin.run is not None and origin.step is not None:
-        release(opens(origin.run), origin.step, by=holder(by))
+        checkpoint_retention.release(opens(origin.run), origin.step, by=holder(by))

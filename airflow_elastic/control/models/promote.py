@@ -139,13 +139,6 @@ def prepare(model: Store, run: Store, request: Request) -> Candidate | Promotion
     return candidate
 
 
-def release(run: Store, step: int, *, by: str) -> None:
-    """Undo `Candidate.keep`. A pin of somebody else stays."""
-    held = checkpoint_retention.pins(run).get(step)
-    if held is not None and held.by == by:
-        checkpoint_retention.unpin(run, step)
-
-
 def _is_earlier_try(before: Promotion, run: Store, manifest: Manifest, request: Request) -> bool:
     same = (before.run, before.step, before.task) == (run.uri, manifest.step, request.task)
     return request.task is not None and before.kind == PROMOTE and same
@@ -270,9 +263,10 @@ class Candidate:
     def _pinned(self) -> Iterator[_Pinned]:
         """The checkpoint is pinned meanwhile; and afterwards, if it is promoted."""
         step, told = self.manifest.step, _Pinned()
-        was = step in checkpoint_retention.pins(self._run)
+        by = f"promoted to {self._model.uri}"
+        was = checkpoint_retention.is_pinned_by(self._run, step, by)
         try:
-            checkpoint_retention.pin(self._run, step, by=f"promoted to {self._model.uri}")
+            checkpoint_retention.pin(self._run, step, by=by)
         except CheckpointDamaged as error:
             raise InvalidInput(f"{error}: choose another checkpoint") from error
         try:
@@ -280,4 +274,4 @@ class Candidate:
         finally:
             if not was and not told.keep:
                 with contextlib.suppress(StoreError):  # it stays then: the next promotion of it finds it
-                    checkpoint_retention.unpin(self._run, step)
+                    checkpoint_retention.release(self._run, step, by=by)

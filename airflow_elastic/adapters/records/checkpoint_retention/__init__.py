@@ -1,6 +1,7 @@
-"""Checkpoints are removed (`pruning`), pinned, or set aside (`quarantine`).
+"""Checkpoints are removed, protected and set aside, and others have notes about them.
 
-`readings` records who has read them, `evaluations` what was measured of them.
+- `pruning`: they are removed. `pins`: they are protected from that. `quarantine`: damaged ones are set aside.
+- `readings`: who has read them. `evaluations`: what was measured of them.
 """
 
 from airflow_elastic.adapters.records.checkpoint_retention.evaluations import (
@@ -9,17 +10,21 @@ from airflow_elastic.adapters.records.checkpoint_retention.evaluations import (
     measured,
     note_evaluation,
 )
-from airflow_elastic.adapters.records.checkpoint_retention.pruning import (
+from airflow_elastic.adapters.records.checkpoint_retention.pins import (
     Pin,
-    own_steps,
+    is_pinned_by,
     pin,
     pinned,
     pins,
+    release,
+    unpin,
+)
+from airflow_elastic.adapters.records.checkpoint_retention.pruning import (
+    own_steps,
     prune,
     remove_uncommitted,
     to_prune,
     uncommitted,
-    unpin,
     without_best,
 )
 from airflow_elastic.adapters.records.checkpoint_retention.quarantine import (
@@ -43,6 +48,7 @@ __all__ = [
     "all_evaluations",
     "all_uses",
     "evaluations",
+    "is_pinned_by",
     "measured",
     "note_evaluation",
     "note_use",
@@ -55,6 +61,7 @@ __all__ = [
     "quarantine",
     "quarantined",
     "readings",
+    "release",
     "remove_uncommitted",
     "resumed_by",
     "set_aside",

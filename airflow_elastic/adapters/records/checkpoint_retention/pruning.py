@@ -1,16 +1,15 @@
-"""Checkpoints that are pinned, and removed (pruned). Also files without a commit."""
+"""Checkpoints are removed (pruned). Also files without a commit."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoints, journal
+from airflow_elastic.adapters.records.checkpoint_retention.pins import claim, claimed, is_claim, pinned
 from airflow_elastic.adapters.records.checkpoint_retention.quarantine import data_of, quarantine_records
 from airflow_elastic.adapters.records.checkpoint_retention.readings import verified
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged, OtherVersion
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Entry, Store
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
     from airflow_elastic.spec.checkpoints.manifest import Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """Who has pinned a checkpoint, and when, in epoch seconds. None: unknown; earlier releases recorded no time."""
-
-    by: str | None = None
-    at: float | None = None
 
 
 #: The age, in seconds, after which the claim of a removal may be taken over. A removal takes only a few requests.
@@ -55,77 +46,6 @@ def own_steps(store: Store, after: int) -> list[int]:
             return isinstance(error, OtherVersion)
 
     return list(filter(is_own, newer))
-
-
-def pin(store: Store, step: int, *, by: str) -> None:
-    """Protect a checkpoint from removal, because somebody refers to it.
-
-    Raises:
-        CheckpointDamaged: there is none, its manifest cannot be read, or it is being removed.
-    """
-    key = layout.pin(step)
-    new = store.create(key, json.dumps({"by": by, "at": time.time()}).encode())
-    if not new and _is_claim(store.get(key)):
-        raise CheckpointDamaged(f"the checkpoint of step {step} in {store.uri} is being removed")
-    try:
-        checkpoints.read(store, step)  # only now: until it is pinned it may be removed
-    except CheckpointDamaged:
-        if new:
-            unpin(store, step)
-        raise
-
-
-def unpin(store: Store, step: int) -> None:
-    """Let the policy decide about a checkpoint again."""
-    store.delete([layout.pin(step)])
-
-
-def pinned(store: Store) -> list[int]:
-    """The steps that are pinned."""
-    return list(pins(store))
-
-
-def pins(store: Store) -> dict[int, Pin]:
-    """Who has pinned which steps, and when."""
-    found = {}
-    for step in checkpoints.steps_below(store, layout.PINS):
-        data = store.get(layout.pin(step))
-        if not _is_claim(data):
-            found[step] = _pin(data)
-    return found
-
-
-def _pin(data: bytes | None) -> Pin:
-    """What a pin says. Whatever its content is, it protects."""
-    with contextlib.suppress(ValueError):
-        record = json.loads(data or b"null")
-        if isinstance(record, dict):
-            by, at = record.get("by"), record.get("at")
-            when = float(at) if isinstance(at, int | float) and not isinstance(at, bool) else None
-            return Pin(by if isinstance(by, str) else None, when)
-    return Pin()
-
-
-def _claim(data: str) -> bytes:
-    """A claim: it takes the key of a pin while a checkpoint is removed, so a pin and a removal exclude each other.
-
-    It names the folder of the files, so that a removal can be finished after the manifest is gone; and its own time.
-    """
-    return json.dumps({"removing": data, "at": time.time()}).encode()
-
-
-def _claimed(pin: bytes | None) -> tuple[str, float] | None:
-    """The folder of the files, and the time of the claim, for a checkpoint that is being removed; None for a pin."""
-    with contextlib.suppress(ValueError):
-        record = json.loads(pin or b"null")
-        if isinstance(record, dict) and isinstance(record.get("removing"), str):
-            at = record.get("at")
-            return record["removing"], at if isinstance(at, int | float) else 0.0
-    return None
-
-
-def _is_claim(pin: bytes | None) -> bool:
-    return _claimed(pin) is not None
 
 
 def to_prune(store: Store, policy: CheckpointPolicy, also: Iterable[int] = ()) -> list[int]:
@@ -227,7 +147,7 @@ def _remove(store: Store, step: int) -> bool:
     if data is None:  # another process has removed it meanwhile
         return True
     try:
-        mine, full = store.create(key, _claim(data)) or _is_claim(store.get(key)), False
+        mine, full = store.create(key, claim(data)) or is_claim(store.get(key)), False
     except StoreFull:  # to free space must not need any
         mine, full = True, True
     if not mine:
@@ -239,7 +159,7 @@ def _remove(store: Store, step: int) -> bool:
         return False
     found = store.get(key)
     # This took so long that another process took the claim over, or somebody has pinned the checkpoint.
-    if (found is not None) if full else not _is_claim(found):
+    if (found is not None) if full else not is_claim(found):
         return False
     store.delete([layout.manifest(step)])
     _remove_files(store, step, data)
@@ -267,7 +187,7 @@ def _go_on(store: Store) -> list[int]:
     """
     there, old = set(checkpoints.steps(store)), []
     for step in checkpoints.steps_below(store, layout.PINS):
-        data, at = _claimed(store.get(layout.pin(step))) or (None, 0.0)
+        data, at = claimed(store.get(layout.pin(step))) or (None, 0.0)
         # Only files of the claim's own step, even if the claim names others.
         if data is not None and step not in there and _step_of(data) == step:
             _remove_files(store, step, data)
