@@ -26,7 +26,12 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "Elastic training",
-                "python-modules": ["airflow_elastic.operators.train", "airflow_elastic.operators.steering"],
+                "python-modules": [
+                    "airflow_elastic.operators.train",
+                    "airflow_elastic.operators.evaluate",
+                    "airflow_elastic.operators.promote",
+                    "airflow_elastic.operators.steering",
+                ],
             }
         ],
         "hooks": [
@@ -39,13 +44,19 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_elastic.sensors.run",
                     "airflow_elastic.sensors.checkpoint",
                     "airflow_elastic.sensors.health",
+                    "airflow_elastic.sensors.capacity",
                 ],
             }
         ],
         "triggers": [
             {
                 "integration-name": "Elastic training",
-                "python-modules": ["airflow_elastic.triggers.run", "airflow_elastic.triggers.condition"],
+                "python-modules": [
+                    "airflow_elastic.triggers.run",
+                    "airflow_elastic.triggers.condition",
+                    "airflow_elastic.triggers.capacity",
+                    "airflow_elastic.triggers.assets",
+                ],
             }
         ],
         "task-decorators": [
@@ -113,6 +124,18 @@ def _connection_type() -> dict[str, Any]:
                 "label": "Kubernetes connection",
                 "description": "Id of the connection to the cluster of engines whose workers are pods. "
                 "Default: KUBECONFIG, ~/.kube/config, or the pod's own service account.",
+                "schema": {"type": _TEXT, "default": None},
+            },
+            "namespace": {
+                "label": "Namespace",
+                "description": "Where workers on a cluster run, for tasks whose engine_options name none. "
+                "The Test button asks for the rights there. Default: default.",
+                "schema": {"type": _TEXT, "default": None},
+            },
+            "queue": {
+                "label": "Queue",
+                "description": "Where workers on a cluster wait, if engine_options of a task name none. A LocalQueue "
+                "of Kueue. The Test button says what is free in it. Default: no queue.",
                 "schema": {"type": _TEXT, "default": None},
             },
         },

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,11 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_elastic.adapters.storage.open import describe, open_store
-from airflow_elastic.engines.api import find_engine
+from airflow_elastic.engines.api import Finding, MeasuresRoom, find_engine
 from airflow_elastic.engines.local import LocalEngine
 from airflow_elastic.hooks import aws
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
+from airflow_elastic.spec.run import RunSpec
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
@@ -33,12 +35,16 @@ class Settings:
         engine: the engine of tasks that name none. Default: local.
         aws_conn_id: the AWS connection with the credentials for `s3://` run URIs. Default: boto3's own chain.
         kubernetes_conn_id: the Kubernetes connection of engines whose workers are pods. Default: the usual kubeconfig.
+        namespace: of workers that are pods, for tasks whose `engine_options` name none. Default: default.
+        queue: of such workers, in the same way. Default: none.
     """
 
     run_root: str | None = None
     engine: str = "local"
     aws_conn_id: str | None = None
     kubernetes_conn_id: str | None = None
+    namespace: str | None = None
+    queue: str | None = None
 
 
 class ElasticHook(BaseHook):
@@ -127,12 +133,23 @@ class ElasticHook(BaseHook):
             return type(engine)(access=kube.access(conn_id) if conn_id else None, open_store=self.open_store)
         return engine
 
+    def engine_options(self, engine: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Options of an engine, with the connection's namespace and queue where a cluster engine's name none."""
+        if engine == LocalEngine.name:
+            return options
+        own = {"namespace": self.settings.namespace, "queue": self.settings.queue}
+        given = {name: value for name, value in own.items() if value}
+        return {**given, **(options or {})} if given else options
+
     def test_connection(self) -> tuple[bool, str]:
-        """The result of the Test button: whether `run_root` can store runs, and whether the engine can run workers."""
+        """The result of the Test button: storage, the engine's rights in its namespace, and the queue."""
         try:
-            root = self.run_root
+            root, settings = self.run_root, self.settings
             store = describe(root, s3_client_factory=self._client_factory(root))
-            findings = self.engine(self.settings.engine, root).doctor()
+            engine = self.engine(settings.engine, root)
+            findings = engine.doctor(settings.namespace)
+            if settings.queue and settings.engine != LocalEngine.name:
+                findings.append(_queue(engine, settings))
         except Exception as error:  # the button shows any error
             return False, str(error)
         lines = [(store.fit, f"{store.uri}: {store.detail}")]
@@ -151,3 +168,16 @@ class ElasticHook(BaseHook):
         if not uri.lower().startswith("s3:") or self.aws_conn_id is None:
             return {}
         return aws.environment(self.aws_conn_id)
+
+
+def _queue(engine: Engine, settings: Settings) -> Finding:
+    """Whether the queue exists, and may be read; and what is free in it."""
+    subject = f"queue {settings.queue}"
+    if not isinstance(engine, MeasuresRoom):
+        return Finding(subject, False, f"the engine {settings.engine} has no queues")
+    options = {"image": "any", "namespace": settings.namespace or "default", "queue": settings.queue}
+    spec = RunSpec(("train.py",), engine=settings.engine, engine_options=options)
+    try:
+        return Finding(subject, True, str(asyncio.run(engine.room(spec, ["queue"]))))
+    except ElasticError as error:
+        return Finding(subject, False, str(error))

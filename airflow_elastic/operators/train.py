@@ -261,6 +261,7 @@ class ElasticTrainOperator(DrivesRun):
     def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
         parameters = {name: getattr(self, name) for name in PATHS}
         parameters["engine"] = self.engine or hook.settings.engine
+        parameters["engine_options"] = hook.engine_options(parameters["engine"], self.engine_options)
         parameters["active_deadline"] = self._deadline()
         spec = build_spec(parameters, name=run_name(context["ti"]))
         script = spec.command[0]

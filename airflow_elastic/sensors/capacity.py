@@ -136,11 +136,11 @@ class ElasticCapacitySensor(BaseSensorOperator):
         return PokeReturnValue(found is not None, found)
 
     def _spec(self, hook: ElasticHook) -> RunSpec:
+        engine = self.engine or hook.settings.engine
         given = {name: getattr(self, name) for name in _OF_SPEC}
+        given |= {"engine": engine, "engine_options": hook.engine_options(engine, self.engine_options)}
         try:
-            spec = build_spec(
-                {**given, "engine": self.engine or hook.settings.engine, "command": ["?"]}, name="room"
-            )
+            spec = build_spec({**given, "command": ["?"]}, name="room")
             hook.engine(spec.engine).check(spec)
         except SpecError as error:
             raise AirflowFailException(str(in_own_names(error))) from error

@@ -375,4 +375,6 @@ def test_the_test_button_says_whether_runs_can_lie_there(standalone: Standalone,
     assert "one of" in button(run_root=str(tmp_path), engine="nonesuch")["message"]
     hooks = standalone.rest("GET", "/ui/connections/hook_meta")
     (ours,) = (hook for hook in hooks if hook["connection_type"] == "elastic")
-    assert ours["extra_fields"].keys() == {"run_root", "engine", "aws_conn_id", "kubernetes_conn_id"}
+    assert ours["extra_fields"].keys() == {
+        *("run_root", "engine", "aws_conn_id", "kubernetes_conn_id", "namespace", "queue")
+    }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 from airflow_elastic.spec.run import RunSpec, Workers
 from tests.support.kubernetes import kube
@@ -100,3 +103,26 @@ async def test_rights_that_are_missing_are_named_and_the_documented_ones_are_eno
         assert (await poor.room(spec)).workers
     finally:
         kubectl("delete", "clusterrolebinding,clusterrole", namespace, "--ignore-not-found")
+
+
+async def test_the_connections_test_names_who_lacks_what_and_the_room_in_the_queue(
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def button(**extra: str) -> tuple[bool, str]:
+        given = {"run_root": str(tmp_path), "engine": "job", "namespace": namespace, **extra}
+        monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_ROOM", json.dumps({"conn_type": "elastic", "extra": given}))
+        return ElasticHook("elastic_room").test_connection()
+
+    async with a_queue(namespace, client, kubectl) as own:
+        passed, text = await asyncio.to_thread(button, queue=QUEUE)
+        assert passed, text
+        assert f"all that are needed in namespace {namespace}" in text
+        assert f"ok queue {QUEUE}: " in text
+        assert own in text
+        passed, text = await asyncio.to_thread(button, queue="nonesuch")
+        assert not passed
+        assert "NOT OK queue nonesuch: engine_options.queue: " in text

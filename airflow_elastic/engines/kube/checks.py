@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _RIGHTS = ("create", "get", "list", "watch", "patch", "delete")
 _POD_RIGHTS = ("list", "watch", "deletecollection")
+_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview")
 
 
 def check_spec(kind: Kind, spec: RunSpec) -> None:
@@ -122,7 +123,8 @@ async def _doctor(
                 if not await client.allowed(verb, resource, namespace)
             ]
             text = (
-                f"missing in namespace {namespace}: {', '.join(missing)}"
+                f"{await _who(client)} lacks in namespace {namespace}: {', '.join(missing)}. Grant them with a Role "
+                "(docs/how-to/grant-rights.md)"
                 if missing
                 else f"all that are needed in namespace {namespace}"
             )
@@ -133,3 +135,12 @@ async def _doctor(
             ]
     except (EngineError, KubeError) as error:
         return [Finding(subject, False, str(error))]
+
+
+async def _who(client: Client) -> str:
+    """Who this connection is, for the cluster."""
+    head = {"apiVersion": _REVIEWS.api_version, "kind": _REVIEWS.kind}
+    try:
+        return str((await client.create(_REVIEWS, "", head))["status"]["userInfo"]["username"])
+    except (KubeError, LookupError):  # of Kubernetes before 1.28
+        return "this account"

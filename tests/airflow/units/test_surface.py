@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.core.conditions import OutOfReach, Reached
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.hooks.elastic import Settings
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
@@ -185,4 +187,18 @@ def test_what_the_provider_names_is_there() -> None:
         for group in info[kind]:
             for module in group["python-modules"]:
                 importlib.import_module(module)
-    assert set(connection["conn-fields"]) == {"run_root", "engine", "aws_conn_id", "kubernetes_conn_id"}
+    assert set(connection["conn-fields"]) == {field.name for field in fields(Settings)}
+
+
+def test_a_connection_has_namespace_and_queue_for_cluster_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"namespace": "ml", "queue": "team"}
+    monkeypatch.setenv("AIRFLOW_CONN_ELASTIC_ML", json.dumps({"conn_type": "elastic", "extra": extra}))
+    hook = ElasticHook("elastic_ml")
+    assert hook.engine_options("job", None) == extra
+    assert hook.engine_options("job", {"namespace": "other", "image": "x"}) == {
+        "namespace": "other",
+        "queue": "team",
+        "image": "x",
+    }
+    assert hook.engine_options("local", {"python": "p"}) == {"python": "p"}
+    assert ElasticHook().engine_options("job", {"image": "x"}) == {"image": "x"}

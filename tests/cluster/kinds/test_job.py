@@ -78,4 +78,4 @@ class TestJob(ClusterEngine):
         assert here.subject == "job: rights"
         assert here.ok, here
         assert not elsewhere.ok
-        assert "missing in namespace default: create jobs.batch" in elsewhere.text
+        assert "lacks in namespace default: create jobs.batch" in elsewhere.text
