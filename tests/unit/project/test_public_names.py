@@ -65,8 +65,10 @@ WITH_AIRFLOW = {
     "airflow_elastic.sensors.run": "ElasticRunSensor",
     "airflow_elastic.triggers": "ElasticCheckpointEventTrigger ElasticPromotionEventTrigger "
     "ElasticRunConditionTrigger ElasticRunTrigger",
+    "airflow_elastic.triggers.assets": "ElasticCheckpointEventTrigger ElasticPromotionEventTrigger",
     "airflow_elastic.triggers.assets.checkpoint": "ElasticCheckpointEventTrigger",
     "airflow_elastic.triggers.assets.promotion": "ElasticPromotionEventTrigger",
+    "airflow_elastic.triggers.capacity": "ElasticCapacityTrigger",
     "airflow_elastic.triggers.condition": "ElasticRunConditionTrigger",
     "airflow_elastic.triggers.reached": "ElasticRunReachedTrigger",
     "airflow_elastic.triggers.run": "ElasticRunTrigger",
