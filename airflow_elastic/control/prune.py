@@ -48,7 +48,7 @@ def prune_run(run: Run, keep: int, *, dry_run: bool = False) -> Pruned:
     if (allowed := positive_int.broken(keep)) is not None:
         raise SpecError(Problem("keep", keep, allowed))
     state = run.state
-    policy = replace(retention(state.spec), keep_last=keep)
+    policy = replace(retention(state.spec.checkpoint, state.spec.early_stop), keep_last=keep)
     steps = checkpoint_retention.to_prune(run.store, policy)
     # Also of the current attempt, if it has ended; never of an attempt that may still be writing.
     before = state.attempt.number + 1 if state.attempt.phase is Phase.GONE else state.attempt.number

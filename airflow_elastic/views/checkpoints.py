@@ -191,5 +191,6 @@ def _unwritten(snapshot: Snapshot, steps: list[int]) -> list[dict[str, Any]]:
 
 def _best(snapshot: Snapshot) -> str | None:
     """The metric by which checkpoints are kept, if one is."""
-    kept = retention(snapshot.state.spec).keep_best
+    spec = snapshot.state.spec
+    kept = retention(spec.checkpoint, spec.early_stop).keep_best
     return None if kept is None else kept.split()[1]

@@ -12,7 +12,6 @@ from airflow_elastic.spec.validation import Rule
 
 if TYPE_CHECKING:
     from airflow_elastic.spec.checkpoint import CheckpointPolicy
-    from airflow_elastic.spec.run import RunSpec
 
 _FORM = re.compile(
     r"(?:(?P<mode>min|max) )?(?P<metric>\S+) (?P<patience>[1-9]\d{0,8})(?: by (?P<by>\d+(\.\d+)?(e-?\d+)?))?"
@@ -104,9 +103,8 @@ class Watch:
         return f"{self.metric} has not improved for {self.since} report{'s' * (self.since != 1)}{best}"
 
 
-def retention(spec: RunSpec) -> CheckpointPolicy:
-    """Which checkpoints a run keeps: with an early stop also the best one, unless it says itself which one."""
-    policy = spec.checkpoint
-    if spec.early_stop is None or policy.keep_best is not None:
+def retention(policy: CheckpointPolicy, early_stop: str | None) -> CheckpointPolicy:
+    """Which checkpoints a run keeps: with an early stop also the best one, unless the policy says itself which one."""
+    if early_stop is None or policy.keep_best is not None:
         return policy
-    return replace(policy, keep_best=EarlyStop.parse(spec.early_stop).best)
+    return replace(policy, keep_best=EarlyStop.parse(early_stop).best)

@@ -59,7 +59,7 @@ def test_it_ends_after_as_many_reports_without_a_better_one(
 
 
 def test_the_best_checkpoint_is_kept() -> None:
-    assert retention(RunSpec(("a",))).keep_best is None
-    assert retention(RunSpec(("a",), early_stop="max accuracy 3")).keep_best == "max accuracy"
+    assert retention(CheckpointPolicy(), None).keep_best is None
+    assert retention(CheckpointPolicy(), "max accuracy 3").keep_best == "max accuracy"
     own = CheckpointPolicy(keep_best="min loss")
-    assert retention(RunSpec(("a",), early_stop="max accuracy 3", checkpoint=own)) == own
+    assert retention(own, "max accuracy 3") == own

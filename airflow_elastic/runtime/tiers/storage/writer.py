@@ -191,7 +191,8 @@ class StorageWriter:
 
         Warns once if no checkpoint has the metric of `checkpoint.keep_best`: the best one may then be removed.
         """
-        store, policy = self._node.store, retention(self._node.record.spec)
+        store, spec = self._node.store, self._node.record.spec
+        policy = retention(spec.checkpoint, spec.early_stop)
         if checkpoint_retention.prune(store, policy, also) and not self._best_looked_for:
             self._best_looked_for = True
             if why := checkpoint_retention.without_best(store, policy):
