@@ -43,6 +43,7 @@ class FunctionTask(DecoratedOperator):
     """
 
     command: Sequence[str] | str
+    env: Mapping[str, str] | None
     overwrite_rtif_after_execution: bool = True
 
     def __init__(
@@ -53,7 +54,7 @@ class FunctionTask(DecoratedOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        script = script_of(python_callable)
+        script = _script(python_callable, kwargs.get("env"))
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -67,7 +68,7 @@ class FunctionTask(DecoratedOperator):
 
     def execute(self, context: Context) -> Any:
         """Make the script of the function, or call it for the command; then train. A resumed task does neither."""
-        script = script_of(self.python_callable)
+        script = _script(self.python_callable, self.env)
         if script is not None:
             self.command = self._call_of(script)
             return super().execute(context)
@@ -86,7 +87,7 @@ class FunctionTask(DecoratedOperator):
 
     def _spec(self, context: Context, hook: ElasticHook) -> RunSpec:
         spec: RunSpec = super()._spec(context, hook)  # type: ignore[misc]
-        script = script_of(self.python_callable)
+        script = _script(self.python_callable, self.env)
         return spec if script is None else replace(spec, script=script.text)
 
     def _call_of(self, script: Script) -> list[str]:
@@ -106,6 +107,11 @@ class FunctionTask(DecoratedOperator):
             if parameter.kind is parameter.VAR_KEYWORD:
                 given |= given.pop(name, {})
         return given
+
+
+def _script(function: Callable[..., Any], env: Any) -> Script | None:
+    """The script in a function; None if it returns the command. Raises SpecError."""
+    return script_of(function, has_modules=isinstance(env, Mapping) and "PYTHONPATH" in env)
 
 
 def _as_json(function: str, arguments: Mapping[str, Any]) -> str:

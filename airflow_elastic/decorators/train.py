@@ -37,7 +37,7 @@ def elastic_train_task(python_callable: Callable[..., Any] | None = None, **kwar
     Workers get the function with the imports, functions, classes and constants of the file that it uses, as one file.
     They need no folder with it. What cannot go with it is refused with its line, while the DAG is parsed:
 
-    - names from Airflow, or from modules beside the DAG file;
+    - names from Airflow, or from modules beside the DAG file (unless `env` has PYTHONPATH, where workers find them);
     - parameters and loop variables around the function;
     - constants that have another value on workers, such as one from `os.environ`.
 

@@ -44,12 +44,12 @@ class Choice:
         defers: whether annotations have names that cannot go with it, so that they must not be evaluated.
 
     Args:
-        file: the path of the DAG file.
+        file: the path of the DAG file; None if workers have modules from beside it.
         function: the function.
         scope: the scope that it is defined in.
     """
 
-    def __init__(self, file: str, function: Unit, scope: Scope) -> None:
+    def __init__(self, file: str | None, function: Unit, scope: Scope) -> None:
         self._file, self._function = file, function
         self.units: dict[Unit, Scope] = {}
         self.refused: dict[str, Refused] = {}
@@ -150,7 +150,7 @@ class Choice:
         return copy if known else None
 
 
-def _problems(unit: Unit, scope: Scope, file: str) -> Iterator[tuple[str, int, str]]:
+def _problems(unit: Unit, scope: Scope, file: str | None) -> Iterator[tuple[str, int, str]]:
     """What workers cannot run in a statement as it is here: the name, its line, and why not, in words."""
     for one in _run_there(unit.node):
         if isinstance(one, ast.Import):

@@ -44,11 +44,12 @@ class Script:
     takes_arguments: bool
 
 
-def script_of(function: Callable[..., Any]) -> Script | None:
+def script_of(function: Callable[..., Any], *, has_modules: bool = False) -> Script | None:
     """The script in a function; None for a function that returns the command to train with.
 
     Args:
         function: the function of a task, as the decorator gets it.
+        has_modules: whether workers have the modules beside the DAG file.
 
     Raises:
         SpecError: it cannot become a script; the text has each reason, with the file, the line and what to do.
@@ -62,9 +63,8 @@ def script_of(function: Callable[..., Any]) -> Script | None:
     if not lines:
         allowed = "there is no file with the text of this function: define it with `def` in the DAG file"
         raise SpecError(Problem(code.co_name, ABSENT, allowed))
-    return _extracted(
-        "".join(lines), code.co_filename, code.co_name, code.co_firstlineno, plain is not function
-    )
+    text, wrapped = "".join(lines), plain is not function
+    return _extracted(text, code.co_filename, code.co_name, code.co_firstlineno, wrapped, has_modules)
 
 
 @lru_cache(maxsize=4)
@@ -73,7 +73,9 @@ def _parsed(text: str) -> tuple[ast.Module, Lines]:
 
 
 @lru_cache(maxsize=256)
-def _extracted(text: str, file: str, name: str, line: int, wrapped: bool) -> Script | None:
+def _extracted(
+    text: str, file: str, name: str, line: int, wrapped: bool = False, has_modules: bool = False
+) -> Script | None:
     tree, lines = _parsed(text)
     function = find(tree, name, line)
     if function is None:
@@ -88,7 +90,7 @@ def _extracted(text: str, file: str, name: str, line: int, wrapped: bool) -> Scr
         unit = Unit(bare, names_of(bare), function)
     except SyntaxError:
         raise _refused(file, name, [(function.lineno, _NONLOCAL)]) from None
-    chosen = Choice(file, unit, scopes_around(tree, function))
+    chosen = Choice(None if has_modules else file, unit, scopes_around(tree, function))
     problems += [
         (one.line, f"uses {', which uses '.join(one.path)}, and this cannot go to workers: {one.why}")
         for one in chosen.refused.values()

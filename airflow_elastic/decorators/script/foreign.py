@@ -42,13 +42,13 @@ _DRAWN = ("random.", "numpy.random.", "secrets.")
 _OUTSIDE = ("requests.", "httpx.", "urllib.request.", "subprocess.", "boto3.")
 
 
-def module_problem(module: str, level: int, file: str) -> str | None:
+def module_problem(module: str, level: int, file: str | None) -> str | None:
     """Why workers cannot import a module, in words; None if they can, once it is installed there.
 
     Args:
         module: its name; for `from a import b` it is `a.b`.
         level: the dots before it in a relative import.
-        file: the path of the DAG file.
+        file: the path of the DAG file; None if workers have modules from beside it.
     """
     if level:
         return (
@@ -58,10 +58,10 @@ def module_problem(module: str, level: int, file: str) -> str | None:
     if top == "airflow" or (top == "airflow_elastic" and rest.partition(".")[0] in _OURS):
         return f"it is from {module}, and workers have no Airflow: pass the value as an argument of the task"
     known = top == "airflow_elastic" or top in sys.stdlib_module_names
-    if not known and (path := _beside(top, file)):
+    if file is not None and not known and (path := _beside(top, file)):
         return (
-            f"it is from {module}, and workers have no {path}; move what you need into this file, or install it on "
-            "workers as a package"
+            f"it is from {module}, and workers have no {path}. Move what you need into this file, or install it there "
+            "as a package. If a folder of the workers has it, give that folder in `env`, as PYTHONPATH"
         )
     return None
 

@@ -111,7 +111,8 @@ def test_a_module_beside_the_dag_is_refused_and_an_installed_one_is_not(tmp_path
     told = refused(f"{TASK}def f():\n    import mine\n", file)
     assert told == [
         f"a_dag.py:3: f uses mine, and this cannot go to workers: it is from mine, and workers have no "
-        f"{tmp_path / 'mine.py'}; move what you need into this file, or install it on workers as a package"
+        f"{tmp_path / 'mine.py'}. Move what you need into this file, or install it there as a package. If a folder "
+        "of the workers has it, give that folder in `env`, as PYTHONPATH"
     ]
     assert made(f"import numpy as np\n{TASK}def f():\n    np.zeros(1)\n    import pytest, json, mime\n", file)
 

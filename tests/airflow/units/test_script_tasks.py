@@ -56,7 +56,7 @@ def loaded(folder: Path, text: str = TEXT) -> ModuleType:
 
 
 def command_of(operator: FunctionTask) -> list[str]:
-    script = script_of(operator.python_callable)
+    script = script_of(operator.python_callable, has_modules=bool(operator.env))
     assert script is not None
     return operator._call_of(script)
 
@@ -102,6 +102,20 @@ def test_a_dag_in_an_archive_has_its_text_there(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "packed_dag")
     found = script_of(packed.one.operator.python_callable)
     assert found == script_of(loaded(tmp_path).one.operator.python_callable)
+
+
+def test_workers_with_a_path_of_their_own_may_have_modules_from_beside_the_dag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("A = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = TEXT.replace("RATE = 0.1", "from mine import A as RATE")
+    with pytest.raises(SpecError, match=r"train uses RATE, .* it is from mine\.A, and workers have no "):
+        loaded(tmp_path, text)
+    given = 'workers=2, env={"PYTHONPATH": "/opt/code"}'
+    known = text.replace("workers=2", given).replace("elastic_train\n", f"elastic_train({given})\n")
+    known = known.replace("optional=True", f"optional=True, {given}")
+    assert command_of(loaded(tmp_path, known).one.operator)[0] == "train.task.py"
 
 
 @pytest.mark.parametrize("function", [lambda: ["train.py"], print])
