@@ -47,7 +47,15 @@ class Watcher(BaseEventTrigger):
         """Fire for ever. Raises InvalidInput if the URI is not valid."""
         given = self.kwargs
         store = await asyncio.to_thread(_open, self._uri, given["elastic_conn_id"], given["aws_conn_id"])
-        fired = await self._noted()
+        while True:
+            try:
+                fired = await self._noted()
+                break
+            except (
+                Exception
+            ) as error:  # Airflow's API server may be away; to begin from now would lose events
+                self.log.warning("%s", f"what was fired for {self._uri} is not known yet: {error}")
+                await asyncio.sleep(given["poll_seconds"])
         if fired is None and given["existing"]:
             fired = -1
         while True:

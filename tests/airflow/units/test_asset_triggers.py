@@ -30,6 +30,24 @@ class State(dict[str, Any]):
         self[key] = value
 
 
+class Away(State):
+    """Airflow's API server is away for a moment."""
+
+    calls = 0
+
+    async def aget(self, key: str) -> Any:
+        self.calls += 1
+        if self.calls < 3:
+            raise RuntimeError("the API server does not answer")
+        return self.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.calls += 1
+        if self.calls == 4:
+            raise RuntimeError("the API server does not answer")
+        self[key] = value
+
+
 class Several(State):
     """What triggers get where several assets have equal triggers."""
 
@@ -93,6 +111,19 @@ async def test_each_new_checkpoint_once_over_restarts(run: Store) -> None:
     saved(run, 30, loss=0.35)
     await second.until(3, state, 30)
     assert second.events[-1]["metrics"] == {"loss": 0.35}
+    await second.kill()
+
+
+async def test_an_api_server_that_is_away_loses_no_event(run: Store) -> None:
+    first_state, trigger = State(), ElasticCheckpointEventTrigger(run.uri, poll_seconds=0.01)
+    first = Triggerer(trigger, first_state)
+    await first.until(0, first_state, 10)
+    await first.kill()
+    saved(run, 20)
+    state = Away(first_state)
+    second = Triggerer(trigger, state)
+    await second.until(1, state, 20)
+    assert [event["step"] for event in second.events] == [20]
     await second.kill()
 
 
