@@ -24,6 +24,7 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput, SpecError
 from airflow_elastic.spec.models.start import Origin, StartFrom
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
+from tests.support import s3
 from tests.support.driving import SCRIPTS, driving
 
 
@@ -44,6 +45,15 @@ async def trained(uri: Path, spec: RunSpec) -> RunState:
 
 def begun(out: Path, attempt: int = 1, rank: int = 0) -> Any:
     return json.loads((out / f"{attempt}-{rank}.json").read_text())
+
+
+def spoilt(file: str | None) -> str:
+    """The same file, with another last byte."""
+    assert file is not None
+    path = Path(file)
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    return file
 
 
 def last(out: Path) -> Any:
@@ -90,12 +100,14 @@ async def test_its_own_checkpoint_replaces_it(source: Path, tmp_path: Path) -> N
     assert begun(out, 2)["weights"] != begun(out, 1)["weights"]
 
 
-@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
-async def test_from_a_file(source: Path, tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "words"), [("pt", ()), ("safetensors", ()), ("safetensors", ("--sharded",))]
+)
+async def test_from_a_file(source: Path, tmp_path: Path, suffix: str, words: tuple[str, ...]) -> None:
     file = tmp_path / f"model.{suffix}"
     elastic.export_weights(str(source), file)
     out = tmp_path / "out"
-    state = await trained(tmp_path / "next", warm(out, start=StartFrom(str(file))))
+    state = await trained(tmp_path / "next", warm(out, *words, start=StartFrom(str(file))))
     assert state.outcome == "succeeded", state.reason
     assert begun(out)["weights"] == last(tmp_path / "source-out")
     assert begun(out)["origin"] == f"the weights in {file}"
@@ -182,6 +194,10 @@ async def test_from_a_promoted_model(source: Path, tmp_path: Path) -> None:
     assert begun(out)["origin"] == f"promotion 1 of {model.uri}"
     assert state.origin is not None
     assert (state.origin.run, state.origin.step, state.origin.promotion) == (run.uri, 8, 1)
+    weights = spoilt(state.origin.file)
+    state = await trained(tmp_path / "damaged", warm(out, start=StartFrom(model.uri)))
+    assert state.outcome == "failed"
+    assert f"{weights} is damaged: it has another sha256 than was recorded" in (state.reason or "")
     start = StartFrom(model.uri, optimizer=True)
     state = await trained(tmp_path / "another", warm(tmp_path / "more", "--lr=0.7", start=start))
     assert state.outcome == "succeeded", state.reason
@@ -262,3 +278,21 @@ def test_from_a_shell(tmp_path: Path) -> None:
         2,
         True,
     )
+
+
+async def test_from_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run, and a model, of a bucket: two ranks of a worker fetch the checkpoint once."""
+    with s3.s3_server() as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        base = f"s3://{server.bucket}"
+        async with driving(f"{base}/source", warm(tmp_path / "first")) as one:
+            assert (await one.end()).outcome == "succeeded"
+        promote(open_store(f"{base}/model"), open_store(f"{base}/source"), Request("test"), TorchExporter())
+        for number, source in enumerate((f"{base}/source", f"{base}/model")):
+            out = tmp_path / f"out {number}"
+            spec = warm(out, start=StartFrom(source), workers=Workers(1, procs=2))
+            async with driving(f"{base}/next {number}", spec) as one:
+                state = await one.end()
+            assert state.outcome == "succeeded", state.reason
+            assert begun(out)["weights"] == begun(out, rank=1)["weights"] == last(tmp_path / "first")

@@ -22,7 +22,7 @@ from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.loaded_by import note_loaded
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer, all_of
-from airflow_elastic.runtime.checkpoint.restore.weights import load_weights
+from airflow_elastic.runtime.checkpoint.restore.weights import load_file
 from airflow_elastic.runtime.checkpoint.save.save import Stateful, state_of
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.collectives.process_group import Collectives
@@ -73,17 +73,17 @@ class Beginning:
         """
         origin = self._origin
         if origin.file is not None:
-            self._load_file(objects.model, origin.file)
+            self._load_file(objects.model, origin.file, origin.sha256)
         elif origin.run is not None and origin.step is not None:
             self._load_checkpoint(objects, origin.run, origin.step)
         if self._ranks.rank == 0:
             what = "weights and states of optimizers" if origin.optimizer else "weights"
             log.info("the run starts from %s: %s are loaded, and steps begin at 0", origin.words, what)
 
-    def _load_file(self, model: torch.nn.Module, file: str) -> None:
+    def _load_file(self, model: torch.nn.Module, file: str, sha256: str | None) -> None:
         failed: Exception | None = None
         try:
-            load_weights(file, model)
+            load_file(file, model, sha256)
         except InvalidInput as error:
             failed = InvalidInput(f"start_from: {error}")
         except Exception as error:

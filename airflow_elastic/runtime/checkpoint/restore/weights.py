@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.host.scratch_folders import scratch
+from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.adapters.storage.durable_files import remove_abandoned, temp_file
 from airflow_elastic.adapters.storage.folder_errors import blocking_file
 from airflow_elastic.adapters.storage.open import open_store
@@ -114,9 +116,31 @@ def load_weights(source: str | Path, model: torch.nn.Module) -> None:
     Raises:
         InvalidInput: there is no such file, or it has another format, model or dtype. The model is unchanged.
     """
-    name = str(source)
+    load_file(str(source), model)
+
+
+def load_file(name: str, model: torch.nn.Module, sha256: str | None = None) -> None:
+    """The same, for a file whose bytes are known.
+
+    Args:
+        name: a path or a URI.
+        model: as for `load_weights`.
+        sha256: of the file, hex digits; None: it is not known.
+
+    Raises:
+        CheckpointDamaged: the file has other bytes.
+        InvalidInput: as `load_weights`.
+    """
     with _beside(name) as local:
-        weights = read(name.rpartition("/")[2], local)
+
+        def checked(key: str) -> Path:
+            path = local(key)
+            with path.open("rb") as file:
+                if sha256 is not None and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    raise CheckpointDamaged(f"{name} is damaged: it has another sha256 than was recorded")
+            return path
+
+        weights = read(name.rpartition("/")[2], checked)
     own = weights_of(model)
     weights = named_as(weights, model, own)
     kinds = {f"model.{key}": kind_of(value) for key, value in weights.items()}
