@@ -24,6 +24,10 @@ REFUSED_AT_ONCE = (FailureKind.BAD_INPUT, FailureKind.BAD_ARGUMENTS)
 SOON_SECONDS = 300.0
 
 
+#: Why a run ends whose script has come to its end.
+COMPLETE = "training is complete"
+
+
 @dataclass(frozen=True, slots=True)
 class Restart:
     """Go on with a new attempt after `delay` seconds; `cost` is taken from the budget."""
@@ -184,4 +188,4 @@ def backoff(policy: RestartPolicy, attempts: tuple[Attempt, ...]) -> float:
 def _completion(state: RunState) -> str:
     """Why a run that has succeeded has ended."""
     watch = state.attempt.progress.early_stop if state.attempt.progress else None
-    return f"stopped early: {watch.words}" if watch is not None and watch.over else "training is complete"
+    return f"stopped early: {watch.words}" if watch is not None and watch.over else COMPLETE

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_elastic.cli import console
 from airflow_elastic.control.controller import Controller
+from airflow_elastic.core.restart import COMPLETE
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
@@ -154,6 +155,8 @@ def closing_lines(run: Run, state: RunState, document: dict[str, object]) -> lis
         f"checkpoint {state.checkpoint.step}" if state.checkpoint else "no checkpoint",
     ]
     lines = [f"{state.outcome}: {', '.join(fact for fact in facts if fact)}"]
+    if state.outcome == "succeeded" and state.reason != COMPLETE:
+        lines.append(str(state.reason))
     if state.outcome == "failed" and failures and failures[-1].traceback:
         rank = "the" if failures[-1].rank is None else f"rank {failures[-1].rank}'s"
         hung = failures[-1].kind is FailureKind.NO_PROGRESS

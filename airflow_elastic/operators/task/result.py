@@ -37,7 +37,7 @@ def result(run: Run, state: RunState, log: Log) -> dict[str, Any]:
     """
     progress = run.progress(state)
     step = state.newest_step(progress)
-    log.info("%s", f"the run {run.store.uri} has succeeded at step {step}")
+    log.info("%s", f"the run {run.store.uri} has succeeded at step {step}: {state.reason}")
     watch = progress.early_stop if progress else None
     best = (
         {} if watch is None else {"best": {"metric": watch.metric, "value": watch.best, "step": watch.step}}

@@ -32,6 +32,9 @@ class EarlyStopping:
         self.watch = self.told = Watch(rule.metric)
         self._new: tuple[int, float, bool] | None = None
         self._anew = False
+        self._in_steps = (
+            True  # whether the metric may come with any step; if not, steps need no communication
+        )
 
     @property
     def over(self) -> bool:
@@ -41,10 +44,7 @@ class EarlyStopping:
     def begin(self) -> None:
         """Another training begins."""
         self.watch, self._new, self._anew = Watch(self.rule.metric), None, False
-
-    def measured(self) -> None:
-        """The value that comes with the next step is a new report, even if it is the same as before."""
-        self._anew = True
+        self._in_steps = True
 
     def note(self, step: int, metrics: Mapping[str, Any], *, measured: bool = False) -> None:
         """Note the metrics of a step.
@@ -63,30 +63,45 @@ class EarlyStopping:
         number, measured = float(value), measured or self._anew
         before = self._new[1] if self._new else self.watch.last
         if measured or (math.isfinite(number) and number != before):
-            self._new, self._anew = (step, number, measured), False
+            self._new = step, number, measured
 
-    def agree(self) -> bool:
+    def agree(self, *, measured: bool = False) -> bool:
         """Count the report that rank 0 has noted, if there is one. All ranks call this together.
+
+        Once the metric was measured outside of a step, only such reports count: other steps need no communication.
+
+        Args:
+            measured: whether something was measured now, outside of a step.
 
         Returns:
             Whether it was measured, and is the best one so far.
         """
+        if not (self._in_steps or self._anew or measured):
+            self._new = None
+            return False
         report = self._from_first(self._new)
-        self._new = None
+        self._new, self._anew = None, False
         if report is None:
             return False
-        step, value, measured = report
+        self._in_steps = self._in_steps and not report[2]
+        step, value, was_measured = report
         before = self.watch
         self.watch = self.told = self.rule.after(before, value, step)
         if self.over and not before.over and self._ranks.rank == 0:
             log.info("the training ends early: %s", self.watch.words)
-        return measured and self.watch.since == 0
+        return was_measured and self.watch.since == 0
 
     def would_end(self, metrics: Mapping[str, Any]) -> bool:
-        """Whether the training ends if these metrics are reported next. All ranks call this together."""
+        """Whether the training ends if these metrics, just measured, are reported with the next step.
+
+        There the value counts, even if it is the same as before. All ranks call this together.
+        """
         value = metrics.get(self.rule.metric)
         report = self._from_first(None if value is None else (0, float(value), True))
-        return self.over if report is None else self.rule.after(self.watch, report[1], 0).over
+        if report is None:
+            return self.over
+        self._anew = True
+        return self.rule.after(self.watch, report[1], 0).over
 
     def _from_first(self, report: tuple[int, float, bool] | None) -> tuple[int, float, bool] | None:
         """The report of rank 0."""

@@ -149,7 +149,7 @@ class PhaseLoop:
         self._heartbeat.reported(self._metrics)
         if (early := self._feed.early) is not None:
             early.note(self._progress.steps, metrics, measured=True)
-            if early.agree():
+            if early.agree(measured=True):
                 self._saves.now(self._progress.steps, BEST)
 
     def foresees_end(self, metrics: Mapping[str, Any]) -> bool:
@@ -158,11 +158,7 @@ class PhaseLoop:
         For a framework that reports a step after what it does at its end. All ranks call this together.
         """
         early = self._feed.early
-        if early is None:
-            return False
-        if early.rule.metric in metrics:
-            early.measured()
-        return early.would_end(metrics)
+        return early is not None and early.would_end(metrics)
 
     @property
     def stopping(self) -> bool:
