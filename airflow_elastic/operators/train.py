@@ -72,6 +72,7 @@ class ElasticTrainOperator(DrivesRun):
     `workers`, `world_size`, `step`, `total_steps`, `loss`, `samples_per_second`, `checkpoint`, `at`, `log_position`.
     The last `progress` has the run's last state. After success: `checkpoint` (`step`, `manifest`, `data`) and
     `metrics`; `return_value` has `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
+    The events of the task's outlets have the same values, and `world_size`.
 
     **Callbacks.** `on_restart`, `on_scale`, `on_unhealthy` and `on_checkpoint` are called in the triggerer while the
     task is deferred, as Airflow's own `AsyncCallback`. Each is called at least once for an event, and twice only after

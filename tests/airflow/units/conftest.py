@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from airflow_elastic.adapters import plugins
+from airflow_elastic.hooks.elastic import Settings
 from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.triggers import ElasticRunTrigger
 from tests.support.runs.surface import FakeHook, FakeTask
@@ -29,7 +29,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> None:
 def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHook:
     """Also what operators and triggers make of their connection ids."""
     made = FakeHook()
-    made.__dict__["settings"] = mock.Mock(run_root=str(tmp_path), engine="fake", aws_conn_id=None)
+    made.__dict__["settings"] = Settings(run_root=str(tmp_path), engine="fake")
     monkeypatch.setattr(ElasticTrainOperator, "_hook", lambda self: made)
     monkeypatch.setattr(ElasticRunTrigger, "_hook", lambda self: made)
     monkeypatch.setattr(ElasticRunTrigger, "task_instance", FakeTask())

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.journal import Journal
@@ -28,7 +30,7 @@ def evaluate_task(source: Any, **options: Any) -> ElasticEvaluateOperator:
 
 
 def context(task: Any, ti: FakeTask) -> Any:
-    return {"ti": ti, "task": task, "outlet_events": {}}
+    return {"ti": ti, "task": task, "outlet_events": OutletEventAccessors()}
 
 
 def ended(uri: str, outcome: str = "succeeded", **metrics: float) -> None:
@@ -42,10 +44,9 @@ def ended(uri: str, outcome: str = "succeeded", **metrics: float) -> None:
 
 def test_the_checkpoint_is_pinned_until_its_metrics_are_there(hook: FakeHook, tmp_path: Path) -> None:
     run = a_run(tmp_path / "source", {10: {"loss": 0.5}, 20: {"loss": 0.4}})
-    task, ti = (
-        evaluate_task(run.uri, step="10", run_uri=str(tmp_path / "evaluation")),
-        FakeTask(task_id="new"),
-    )
+    asset = Asset("measured")
+    task = evaluate_task(run.uri, step="10", run_uri=str(tmp_path / "evaluation"), outlets=[asset])
+    ti = FakeTask(task_id="new")
     told = context(task, ti)
     with pytest.raises(TaskDeferred):
         task.execute(told)
@@ -64,6 +65,8 @@ def test_the_checkpoint_is_pinned_until_its_metrics_are_there(hook: FakeHook, tm
         "promotion": None,
         "run_uri": uri,
     }
+    extra = told["outlet_events"][asset].extra
+    assert (extra["run_uri"], extra["metrics"], extra["world_size"]) == (uri, {"accuracy": 0.9}, 2)
     assert checkpoint_retention.pins(run) == {}
     assert checkpoint_retention.measured(run, checkpoints.read(run, 10)) == {"loss": 0.5, "accuracy": 0.9}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_a_relative_run_uri_is_refused_wherever_it_comes_from(hook: FakeHook) ->
     late.run_uri = "runs/x"
     with pytest.raises(AirflowFailException, match="run_uri: given 'runs/x'; allowed: an absolute path"):
         late.execute({"ti": FakeTask()})
-    hook.__dict__["settings"].run_root = "runs"
+    hook.__dict__["settings"] = replace(hook.settings, run_root="runs")
     with pytest.raises(AirflowFailException, match="run_root: given 'runs'; allowed: an absolute path"):
         operator().execute({"ti": FakeTask()})
     with pytest.raises(SpecError, match=r"s\.run_uri: given 'runs/x'"):
