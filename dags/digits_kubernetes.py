@@ -12,9 +12,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
-from digits.tasks import evaluate, prepare, promote
+from digits.tasks import MODEL, MODEL_URI, prepare
 
-from airflow_elastic.operators import ElasticTrainOperator
+from airflow_elastic.operators import ElasticEvaluateOperator, ElasticPromoteOperator, ElasticTrainOperator
 
 KINDS = ["job", "pytorchjob", "trainjob", "elasticjob", "pytorchtrainingjob"]
 
@@ -31,6 +31,11 @@ with DAG(
     tags=["airflow-elastic"],
 ) as dag:
     data = prepare()
+    where = {
+        "engine": "{{ params.engine }}",
+        "engine_options": "{{ var.json.digits_engine_options }}",
+        "worker_resources": {"memory": "3Gi"},
+    }
     train = ElasticTrainOperator(
         task_id="train",
         command=[
@@ -39,13 +44,25 @@ with DAG(
             *("--epochs", "{{ params.epochs }}"),
             *("--step-seconds", "{{ params.step_seconds }}"),
         ],
-        engine="{{ params.engine }}",
-        engine_options="{{ var.json.digits_engine_options }}",
         workers=2,
         min_workers=1,
         max_workers=4,
-        worker_resources={"memory": "3Gi"},
         checkpoint_every_steps=30,
         active_deadline=timedelta(hours=1),
+        **where,
     )
-    promote(evaluate(train.output["run_uri"], data))
+    evaluate = ElasticEvaluateOperator(
+        task_id="evaluate",
+        command=["digits/evaluate_digits.py", "--data", data],
+        source=train.output["run_uri"],
+        **where,
+    )
+    ElasticPromoteOperator(
+        task_id="promote",
+        model_uri=MODEL_URI,
+        source=train.output["run_uri"],
+        metrics=evaluate.output["metrics"],
+        rule="accuracy > promoted",
+        data={"uri": data},
+        outlets=[MODEL],
+    )

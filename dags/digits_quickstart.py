@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG, Param
-from digits.tasks import evaluate, prepare, promote
+from digits.tasks import MODEL, MODEL_URI, prepare
 
-from airflow_elastic.operators import ElasticTrainOperator
+from airflow_elastic.operators import ElasticEvaluateOperator, ElasticPromoteOperator, ElasticTrainOperator
 
 with DAG(
     "digits_quickstart",
@@ -43,4 +43,17 @@ with DAG(
         checkpoint_every_steps=30,
         active_deadline=timedelta(hours=1),
     )
-    promote(evaluate(train.output["run_uri"], data))
+    evaluate = ElasticEvaluateOperator(
+        task_id="evaluate",
+        command=["digits/evaluate_digits.py", "--data", data],
+        source=train.output["run_uri"],
+    )
+    ElasticPromoteOperator(
+        task_id="promote",
+        model_uri=MODEL_URI,
+        source=train.output["run_uri"],
+        metrics=evaluate.output["metrics"],
+        rule="accuracy > promoted",
+        data={"uri": data},
+        outlets=[MODEL],
+    )

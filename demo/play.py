@@ -115,11 +115,16 @@ def _gather(airflow: Standalone, run_id: str, watch: Watch, faults: Faults) -> d
         "scale_code": faults.scale_code,
         "expected_samples": _expected(_xcom(airflow, run_id, "prepare")),
         "evaluation": candidate,
-        "card": _xcom(airflow, run_id, "promote"),
+        "promotion": _promotion(airflow, run_id),
         "asset_events": events["asset_events"],
         "training_left": _training_left(uri) if uri else [],
         "airflow_left": None,
     }
+
+
+def _promotion(airflow: Standalone, run_id: str) -> dict[str, Any] | None:
+    record = _xcom(airflow, run_id, "promote")
+    return record and {**record, "file": f"{airflow.home}/digits/model/{record['weights']['key']}"}
 
 
 def _xcom(airflow: Standalone, run_id: str, task_id: str) -> Any:

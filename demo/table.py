@@ -61,11 +61,11 @@ def _result(seen: Evidence, status: Mapping[str, Any]) -> Table:
     if seen.evaluation is not None:
         table.add_row(
             "evaluation",
-            f"accuracy {seen.evaluation['accuracy']:.4f} on {seen.evaluation['held_out']} held-out digits",
+            f"accuracy {seen.evaluation['metrics']['accuracy']:.4f} on held-out digits",
         )
-    if seen.card is not None:
-        before = f", after {seen.card['previous']}" if seen.card["previous"] else ", the first one"
-        table.add_row("promoted", f"model {seen.card['model']}{before}: {seen.card['weights']}")
+    if (made := seen.promotion) is not None:
+        before = f", after {made['replaces']}" if made["replaces"] else ", the first one"
+        table.add_row("promoted", f"model {made['number']}{before}: {made['file']}")
     table.add_row("goodput", f"{100 * status['goodput']:.0f} % of {say.duration(status['seconds']['wall'])}")
     return table
 

@@ -29,7 +29,7 @@ class Evidence:
         scale_code: exit code of `airflow-elastic scale`.
         expected_samples: epochs times samples of the data set.
         evaluation: what the task `evaluate` returned.
-        card: card of the promoted model, stored beside the model.
+        promotion: record of the promotion, with the `file` of its weights.
         asset_events: of this DAG run, from Airflow.
         training_left: processes of the training that live although it has ended.
         airflow_left: processes that live although Airflow was stopped; None if it was left running.
@@ -44,7 +44,7 @@ class Evidence:
     scale_code: int | None
     expected_samples: int | None
     evaluation: Mapping[str, Any] | None
-    card: Mapping[str, Any] | None
+    promotion: Mapping[str, Any] | None
     asset_events: Sequence[Mapping[str, Any]]
     training_left: Sequence[int]
     airflow_left: Sequence[int] | None
@@ -140,27 +140,28 @@ def _of_training(seen: Evidence) -> Iterator[Check]:
 
 
 def _of_model(seen: Evidence) -> Iterator[Check]:
-    accuracy = seen.evaluation["accuracy"] if seen.evaluation else 0.0
+    accuracy = seen.evaluation["metrics"]["accuracy"] if seen.evaluation else 0.0
     yield Check(
         accuracy >= LEAST_ACCURACY, f"accuracy {accuracy:.4f} on held-out data, at least {LEAST_ACCURACY}"
     )
-    card, step = seen.card, seen.status["step"] if seen.status else None
+    made, step = seen.promotion, seen.status["step"] if seen.status else None
     yield Check(
-        card is not None and card["checkpoint"]["step"] == step and _whole(card),
-        f"model {card['model']} is promoted: checkpoint {card['checkpoint']['step']}, its file is whole"
-        if card is not None and _whole(card)
+        made is not None and made["step"] == step and _whole(made),
+        f"model {made['number']} is promoted: checkpoint {made['step']}, its file is whole"
+        if made is not None and _whole(made)
         else "no model is promoted, or its file is not what was measured",
     )
-    told = [event["extra"].get("sha256") for event in seen.asset_events]
+    numbers = [event["extra"].get("number") for event in seen.asset_events]
     yield Check(
-        card is not None and card["sha256"] in told,
-        f"Airflow has {_count(len(told), 'event', 'events')} of the asset digits_model from this DAG run",
+        made is not None and made["number"] in numbers,
+        f"Airflow has {_count(len(numbers), 'event', 'events')} of the asset digits_model from this DAG run",
     )
 
 
-def _whole(card: Mapping[str, Any]) -> bool:
-    path = Path(card["weights"])
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == card["sha256"]
+def _whole(promotion: Mapping[str, Any]) -> bool:
+    path = Path(promotion["file"])
+    whole = promotion["weights"]["sha256"]
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == whole
 
 
 def _of_the_end(seen: Evidence) -> Iterator[Check]:

@@ -20,7 +20,6 @@ import airflow_elastic.runtime as elastic
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, help="the data set, as data.py writes it: a path, or s3://")
 parser.add_argument("--epochs", type=int, default=30)
-parser.add_argument("--init-from", help="a promoted model's file, to start from its weights")
 parser.add_argument("--lr", type=float, default=1e-3)
 parser.add_argument("--seed", type=int, default=0, help="of the order of the samples, and of dropout")
 parser.add_argument("--step-seconds", type=float, default=0.0, help="let each step take so long, to watch it")
@@ -33,10 +32,7 @@ with np.load(io.BytesIO(read(options.data))) as stored:
     held_out = [
         torch.from_numpy(stored[name]).to(run.device) for name in ("held_out_images", "held_out_labels")
     ]
-model = network()
-if options.init_from:
-    model.load_state_dict(torch.load(io.BytesIO(read(options.init_from)), weights_only=True))
-model.to(run.device)
+model = network().to(run.device)
 if run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)

@@ -5,27 +5,24 @@ tests/airflow/dags holds links to them, so that the Airflow of all tests runs th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.records import checkpoint_retention
+from airflow_elastic.adapters.records import checkpoint_retention, promotions
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import open_run
+from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
-from tests.support.s3 import s3_server
 
 DAGS = Path(__file__).parents[2] / "dags"
+OFTEN, BACK = "retrain_often", "retrain_back"
 QUICKSTART, RETRAIN, KUBERNETES = "digits_quickstart", "digits_retrain", "digits_kubernetes"
 
 PARSE = """
@@ -55,11 +52,16 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     dags = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    common = {"evaluate": ["prepare", "train"], "prepare": [], "promote": ["evaluate"]}
+    common = {"evaluate": ["prepare", "train"], "prepare": [], "train": ["prepare"]}
+    promote = ["evaluate", "prepare", "train"]
     assert dict(dags) == {
-        QUICKSTART: {**common, "train": ["prepare"]},
-        KUBERNETES: {**common, "train": ["prepare"]},
-        RETRAIN: {**common, "promoted": [], "train": ["prepare", "promoted"]},
+        QUICKSTART: {**common, "promote": promote},
+        KUBERNETES: {**common, "promote": promote},
+        RETRAIN: {
+            **common,
+            "evaluate_promoted": ["prepare"],
+            "promote": [*promote[:1], "evaluate_promoted", *promote[1:]],
+        },
     }
 
 
@@ -68,49 +70,76 @@ def test_parsing_a_dag_imports_no_torch(tmp_path: Path) -> None:
 
 @pytest.mark.siblings("example DAGs")
 @pytest.mark.timeout(1800)
-def test_a_model_is_promoted_when_it_is_better_and_trained_on_from_there(standalone: Standalone) -> None:
+def test_the_quickstart_promotes_its_model_and_the_next_ones_go_on_from_there(standalone: Standalone) -> None:
     standalone.wait_for_dag(QUICKSTART)
     standalone.wait_for_dag(RETRAIN)
     assert not [name for name in standalone.import_errors() if "digits" in name]
-    home = standalone.home / "digits"
+    home = open_store(str(standalone.home / "digits/model"))
 
-    nothing_yet = standalone.trigger(RETRAIN, {"epochs": 1})
     first = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
-    standalone.wait_task(RETRAIN, nothing_yet, "promoted", "skipped", timeout=PATIENCE_SECONDS)
-    assert "run the DAG digits_quickstart first" in standalone.task_log(RETRAIN, nothing_yet, "promoted")
-    standalone.wait_run(RETRAIN, nothing_yet, timeout=PATIENCE_SECONDS)
-    assert standalone.task_state(RETRAIN, nothing_yet, "train") == "skipped"
-
-    standalone.wait_run(QUICKSTART, first, timeout=3 * PATIENCE_SECONDS)
-    promoted = current(home)
-    assert (promoted["model"], promoted["previous"]) == ("0001", None)
-    assert 0.15 < promoted["accuracy"] < 0.97  # one epoch: better than a guess
-    assert promoted["checkpoint"]["step"] == 23
-    assert checkpoint_retention.pinned(open_store(promoted["run_uri"])) == [23]
-    assert [event["extra"] for event in asset_events(standalone, QUICKSTART, first)] == [promoted]
+    standalone.wait_run(QUICKSTART, first, timeout=4 * PATIENCE_SECONDS)
+    promoted = promotions.current(home)
+    assert promoted is not None
+    assert (promoted.number, promoted.replaces, promoted.step) == (1, None, 23)
+    assert 0.15 < promoted.metrics["accuracy"] < 0.97  # one epoch: better than a guess
+    assert checkpoint_retention.pinned(open_store(promoted.run)) == [23]
+    assert [event["extra"]["id"] for event in asset_events(standalone, QUICKSTART, first)] == [promoted.id]
     assert "[rank 0] rank 0 of 2 begins at step 0" in standalone.task_log(QUICKSTART, first, "train")
 
-    # The same training again is no better; what goes on from the promoted model is.
-    again = standalone.trigger(QUICKSTART, {"epochs": 1, "step_seconds": 0})
     further = standalone.trigger(RETRAIN, {"epochs": 4})
-    standalone.wait_run(QUICKSTART, again, timeout=3 * PATIENCE_SECONDS)
-    assert standalone.task_state(QUICKSTART, again, "promote") == "skipped"
-    assert "does not beat" in standalone.task_log(QUICKSTART, again, "promote")
-    assert asset_events(standalone, QUICKSTART, again) == []
-
-    standalone.wait_run(RETRAIN, further, timeout=3 * PATIENCE_SECONDS)
-    command = open_run(standalone.xcom(RETRAIN, further, "train", "run_uri")).state.spec.command
-    assert command[command.index("--init-from") + 1] == promoted["weights"]
-    better = current(home)
-    assert (better["model"], better["previous"]) == ("0002", "0001")
-    assert better["accuracy"] > promoted["accuracy"]
-    assert [event["extra"] for event in asset_events(standalone, RETRAIN, further)] == [better]
-    assert Path(promoted["weights"]).is_file(), "promoted models stay"
+    standalone.wait_run(RETRAIN, further, timeout=5 * PATIENCE_SECONDS)
+    origin = open_run(standalone.xcom(RETRAIN, further, "train", "run_uri")).state.origin
+    assert origin is not None
+    assert origin.promotion == 1
+    better = promotions.current(home)
+    assert better is not None
+    assert (better.number, better.replaces) == (2, 1)
+    assert better.compared is not None
+    assert better.metrics["accuracy"] > better.compared.metrics["accuracy"]
+    assert [event["extra"]["id"] for event in asset_events(standalone, RETRAIN, further)] == [better.id]
+    assert home.get(promoted.weights.key) is not None, "promoted models stay"
 
 
-def current(home: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads(max((home / "models").iterdir()).read_text())
-    return card
+@pytest.mark.siblings("example DAGs")
+@pytest.mark.timeout(1800)
+def test_three_scheduled_generations(standalone: Standalone) -> None:
+    """The first is promoted, as there is none; the second is better; the third is worse, and goes back to nothing."""
+    home = open_store(str(standalone.home / "retrained model"))
+    for name in (OFTEN, BACK):
+        standalone.wait_for_dag(name)
+
+    standalone.rest("PATCH", f"dags/{OFTEN}", json={"is_paused": False})
+
+    def generation(number: int) -> str:
+        def found() -> str | None:
+            asked = {"order_by": "run_after", "limit": 100}
+            runs = standalone.rest("GET", f"dags/{OFTEN}/dagRuns", params=asked)["dag_runs"]
+            return str(runs[number]["dag_run_id"]) if len(runs) > number else None
+
+        run_id = str(poll("the scheduler to begin a generation", found, timeout=PATIENCE_SECONDS))
+        assert run_id.startswith("scheduled__")
+        standalone.wait_run(OFTEN, run_id, timeout=5 * PATIENCE_SECONDS)
+        return run_id
+
+    first, second, third = (generation(number) for number in range(3))
+    standalone.rest("PATCH", f"dags/{OFTEN}", json={"is_paused": True})
+    assert standalone.task_state(OFTEN, first, "old") == "skipped"
+    one, two = promotions.history(home)
+    assert (two.number, two.compared and two.compared.number) == (2, 1)
+    assert two.metrics["accuracy"] > one.metrics["accuracy"]
+    assert two.lineage.origin is not None
+    assert two.lineage.origin["promotion"] == 1
+    old, new = (standalone.xcom(OFTEN, second, name) for name in ("old", "new"))
+    assert old["metrics"] == pytest.approx(one.metrics), "the same model on the same digits"
+    assert new["metrics"] == two.metrics
+
+    assert standalone.task_state(OFTEN, third, "promote") == "skipped"
+    assert "accuracy > promoted" in standalone.task_log(OFTEN, third, "promote")
+    back = standalone.trigger(BACK, {})
+    standalone.wait_run(BACK, back, timeout=PATIENCE_SECONDS)
+    three = promotions.current(home)
+    assert three is not None
+    assert (three.number, three.restores, three.weights) == (3, 1, one.weights)
 
 
 def asset_events(airflow: Standalone, dag_id: str, run_id: str) -> list[dict[str, Any]]:
@@ -127,7 +156,6 @@ def digits(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The package beside the DAGs, as Airflow finds it."""
     monkeypatch.syspath_prepend(str(DAGS))
     import digits.data
-    import digits.promotion
 
     return digits
 
@@ -163,70 +191,3 @@ def test_the_script_also_runs_by_itself(digits: Any, tmp_path: Path) -> None:
     assert re.fullmatch(r"rank 0 of 1 begins at step 0\nepoch 0: accuracy 0\.\d{4}\n", done.stdout), (
         done.stdout
     )
-
-
-@pytest.fixture(params=["folder", "s3"])
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """Where data and models lie."""
-    if request.param == "folder":
-        yield open_store(str(tmp_path))
-        return
-    with s3_server() as server:
-        yield server.store("digits")
-
-
-def candidate(home: Store, accuracy: float, run: str = "a", weights: bytes = b"weights") -> dict[str, Any]:
-    home.put(f"weights/{run}.pt", weights)
-    return {
-        "accuracy": accuracy,
-        "run_uri": f"/runs/{run}",
-        "weights": f"{home.uri}/weights/{run}.pt",
-        "sha256": hashlib.sha256(weights).hexdigest(),
-    }
-
-
-def test_only_a_better_model_is_promoted(digits: Any, home: Store) -> None:
-    promotion = digits.promotion
-    assert promotion.current(home) is None
-    first = promotion.promote(home, candidate(home, 0.9))
-    for accuracy in (0.9, 0.5):
-        with pytest.raises(promotion.NotBetter, match=r"does not beat 0\.9000 of the promoted model 0001"):
-            promotion.promote(home, candidate(home, accuracy, "b"))
-    assert promotion.current(home) == first
-    second = promotion.promote(home, candidate(home, 0.95, "b", b"better"))
-    assert (second["model"], second["previous"]) == ("0002", "0001")
-    assert promotion.current(home) == second
-
-
-def test_a_try_that_was_cut_short_is_repeated(digits: Any, home: Store) -> None:
-    told = digits.promotion.promote(home, candidate(home, 0.9))
-    assert digits.promotion.promote(home, candidate(home, 0.9)) == told, (
-        "promoted already: that is no failure"
-    )
-
-
-def test_of_two_that_promote_at_once_the_better_one_wins(digits: Any, home: Store) -> None:
-    promotion = digits.promotion
-    candidates = [candidate(home, 0.9 + i / 100, str(i), str(i).encode()) for i in range(8)]
-
-    def attempt(one: dict[str, Any]) -> str | None:
-        try:
-            name: str = promotion.promote(home, one)["model"]
-        except promotion.NotBetter:
-            return None
-        return name
-
-    with ThreadPoolExecutor(len(candidates)) as pool:
-        promoted = [name for name in pool.map(attempt, candidates) if name]
-    assert promotion.current(home)["accuracy"] == 0.97
-    cards = [json.loads(home.get(entry.key) or b"") for entry in home.list("models/")]
-    assert sorted(promoted) == [card["model"] for card in cards], "two have been given one number"
-    assert [card["accuracy"] for card in cards] == sorted(card["accuracy"] for card in cards)
-
-
-def test_weights_that_were_not_measured_are_refused(digits: Any, home: Store) -> None:
-    one = candidate(home, 0.9)
-    home.put("weights/a.pt", b"others")
-    with pytest.raises(ValueError, match="is not the file that was measured"):
-        digits.promotion.promote(home, one)
-    assert digits.promotion.current(home) is None

@@ -186,12 +186,12 @@ async def test_the_example_dag_loses_a_node_and_promotes_its_model(
     assert (page["state"], page["samples"]["seen"]) == ("succeeded", EPOCHS * SAMPLES)
 
     # What came of it.
-    card = airflow.xcom(DAG, run_id, "promote")
-    assert card["accuracy"] > 0.8  # a guess is right one time in ten
-    assert (card["model"], card["run_uri"], card["checkpoint"]["step"]) == ("0001", uri, result["step"])
+    made = airflow.xcom(DAG, run_id, "promote")
+    assert made["metrics"]["accuracy"] > 0.8  # a guess is right one time in ten
+    assert (made["number"], made["run"], made["step"]) == (1, uri, result["step"])
     asked = {"source_dag_id": DAG, "source_run_id": run_id}
     events = airflow.rest("GET", "assets/events", params=asked)["asset_events"]
-    assert [event["extra"] for event in events] == [card]
+    assert [event["extra"]["id"] for event in events] == [made["id"]]
 
     # What is left: the job that succeeded, for a day. The dead node's pods are not waited for.
     jobs, _ = await client.list(engine.kind.resource, namespace)

@@ -71,8 +71,8 @@ def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
         r"1 +2 +0 → \d+ .* worker lost: node-1",
         r"2 +2, then 3 +\d+ → 690 .* training is complete",
         r"samples +43110 seen, 43110 expected",
-        r"accuracy 0\.9\d+ on 360 held-out digits",
-        r"promoted +model 0001",
+        r"accuracy 0\.9\d+ on held-out digits",
+        r"promoted +model 1, the first one",
         r"goodput +\d+ % of",
         r"repeated +[0-9.]+ s",
         r"the tab Training was opened",
@@ -167,9 +167,9 @@ def evidence(folder: Path) -> dict[str, Any]:
         "killed": 4711,
         "scale_code": 0,
         "expected_samples": 43110,
-        "evaluation": {"accuracy": 0.98},
-        "card": {"model": "0001", "weights": str(weights), "sha256": sha256, "checkpoint": {"step": 690}},
-        "asset_events": [{"extra": {"sha256": sha256}}],
+        "evaluation": {"metrics": {"accuracy": 0.98}},
+        "promotion": {"number": 1, "file": str(weights), "weights": {"sha256": sha256}, "step": 690},
+        "asset_events": [{"extra": {"number": 1}}],
         "training_left": [],
         "airflow_left": [],
     }
@@ -223,9 +223,9 @@ def test_a_demo_without_its_faults_fails(tmp_path: Path) -> None:
         ({"scale_code": 2}, "ended with 2"),
         ({"expected_samples": 43111}, "43110 seen, 43111 expected"),
         ({"expected_samples": None}, "None expected"),
-        ({"evaluation": {"accuracy": 0.1}}, "accuracy 0.1000"),
+        ({"evaluation": {"metrics": {"accuracy": 0.1}}}, "accuracy 0.1000"),
         ({"evaluation": None}, "accuracy 0.0000"),
-        ({"card": None}, "no model is promoted"),
+        ({"promotion": None}, "no model is promoted"),
         ({"asset_events": []}, "Airflow has 0 events"),
         ({"asset_events": [{"extra": {}}]}, "Airflow has 1 event"),
         ({"training_left": [4713]}, "of the training these processes still live: 4713"),
@@ -245,5 +245,5 @@ def test_a_restart_from_the_beginning_is_noticed(tmp_path: Path) -> None:
 
 def test_a_promoted_file_that_is_not_what_was_measured_is_noticed(tmp_path: Path) -> None:
     found = evidence(tmp_path)
-    Path(found["card"]["weights"]).write_bytes(b"others")
+    Path(found["promotion"]["file"]).write_bytes(b"others")
     assert failing(found) == ["no model is promoted, or its file is not what was measured"]
