@@ -35,6 +35,7 @@ with DAG(
             *("--seed", "{{ dag_run.run_after.strftime('%Y%m%d') }}"),  # another order each day
         ],
         start_from={"source": MODEL_URI, "optional": True},
+        early_stop="max accuracy 3",  # epochs without a better one
         workers=2,
         min_workers=1,
         max_workers=4,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
 
-HELD_OUT = 360
+VALIDATION = 180
+HELD_OUT = 180
 
 
 def write(home: Store) -> str:
-    """Write the data set, split into training data and held-out data, and return its URI.
+    """Write the data set, and return its URI. It has three parts: for training, validation, and for evaluation.
 
     The bytes are the same each time, and the split never changes: the accuracies of any two models can be compared.
     """
@@ -26,8 +27,10 @@ def write(home: Store) -> str:
     file = io.BytesIO()
     np.savez(
         file,
-        images=images[HELD_OUT:],
-        labels=labels[HELD_OUT:],
+        images=images[HELD_OUT + VALIDATION :],
+        labels=labels[HELD_OUT + VALIDATION :],
+        validation_images=images[HELD_OUT : HELD_OUT + VALIDATION],
+        validation_labels=labels[HELD_OUT : HELD_OUT + VALIDATION],
         held_out_images=images[:HELD_OUT],
         held_out_labels=labels[:HELD_OUT],
     )

@@ -29,8 +29,8 @@ run = elastic.init()  # 1: joins the other ranks
 torch.manual_seed(options.seed)
 with np.load(io.BytesIO(read(options.data))) as stored:
     data = TensorDataset(torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]))
-    held_out = [
-        torch.from_numpy(stored[name]).to(run.device) for name in ("held_out_images", "held_out_labels")
+    validation = [
+        torch.from_numpy(stored[name]).to(run.device) for name in ("validation_images", "validation_labels")
     ]
 model = network().to(run.device)
 if run.world_size > 1:
@@ -41,7 +41,7 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs,
 
 
 def accuracy():
-    images, labels = held_out
+    images, labels = validation
     model.eval()
     with torch.inference_mode():
         right = (model(images).argmax(dim=1) == labels).float().mean().item()
@@ -51,6 +51,7 @@ def accuracy():
 
 run.restore(model, optimizer, schedule=schedule)  # 2: goes on from the newest checkpoint, if there is one
 print(f"rank {run.rank} of {run.world_size} begins at step {run.steps}")
+measured = accuracy()
 for epoch in run.epochs(options.epochs):  # 3: from the epoch that the run stands in
     for images, labels in run.loader(data, global_batch=64, seed=options.seed):  # 4: each sample once
         began = time.monotonic()
@@ -59,7 +60,7 @@ for epoch in run.epochs(options.epochs):  # 3: from the epoch that the run stand
         (run.weight * loss).backward()
         optimizer.step()
         time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
-        run.step(loss)  # 5: reports, and saves when that is due
+        run.step(loss, accuracy=measured)  # 5: reports, and saves when that is due
     schedule.step()  # once for each epoch, however often the run is restarted
     measured = accuracy()
     if run.rank == 0:

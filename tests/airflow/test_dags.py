@@ -171,7 +171,8 @@ def test_the_data_is_the_same_each_time(digits: Any, tmp_path: Path) -> None:
 
     with np.load(path) as stored:
         assert stored["images"].shape == (1437, 1, 8, 8)
-        assert stored["held_out_images"].shape == (360, 1, 8, 8)
+        assert stored["validation_images"].shape == (180, 1, 8, 8)
+        assert stored["held_out_images"].shape == (180, 1, 8, 8)
 
 
 def test_the_script_also_runs_by_itself(digits: Any, tmp_path: Path) -> None:

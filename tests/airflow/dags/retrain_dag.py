@@ -45,6 +45,7 @@ with DAG("retrain_often", schedule=timedelta(seconds=5), catchup=False, max_acti
             *("--data", data, "--epochs", plan["epochs"], "--lr", plan["lr"]),
         ],
         start_from={"source": MODEL, "optional": True},
+        early_stop="max accuracy 2",
         workers=2,
     )
     evaluate = [f"{SCRIPTS}/evaluate_digits.py", "--data", data]
