@@ -8,9 +8,27 @@ from pathlib import Path
 import griffe
 
 from airflow_elastic.provider_info import get_provider_info
+from generator.around import AROUND
 from generator.markdown import BY, code, docstring, fence, prose, table
 
 ROOT = Path(__file__).parents[2]
+
+
+#: Operators, and sensors, in the order of the page.
+CLASSES = (
+    "operators.train.ElasticTrainOperator",
+    "operators.evaluate.ElasticEvaluateOperator",
+    "operators.promote.ElasticPromoteOperator",
+    "operators.promote.ElasticRollbackOperator",
+    "operators.steering.ElasticScaleOperator",
+    "operators.steering.ElasticCheckpointOperator",
+    "operators.steering.ElasticStopOperator",
+    "operators.steering.ElasticPruneOperator",
+    "sensors.capacity.ElasticCapacitySensor",
+    "sensors.run.ElasticRunSensor",
+    "sensors.checkpoint.ElasticCheckpointSensor",
+    "sensors.health.ElasticHealthSensor",
+)
 
 
 def operator_page() -> str:
@@ -27,28 +45,28 @@ def operator_page() -> str:
             "# In Airflow\n\n",
             "Everything here is imported from `airflow_elastic.operators` and `airflow_elastic.sensors`; the\n"
             "decorator comes by itself. Parameters of `BaseOperator` (`retries`, `pool`, …) are taken too.\n\n",
-            _class_section("ElasticTrainOperator", package["operators.train.ElasticTrainOperator"]),
+            table(("", "what it does"), [_in_short(package[path]) for path in CLASSES]),
+            "\n",
+            _class_section("ElasticTrainOperator", package[CLASSES[0]]),
             _decorator_section("elastic_train", package["decorators.train.elastic_train_task"]),
             _decorator_section("elastic_evaluate", package["decorators.evaluate.elastic_evaluate_task"]),
-            *(
-                _class_section(path.rpartition(".")[2], package[path])
-                for path in (
-                    "operators.evaluate.ElasticEvaluateOperator",
-                    "operators.promote.ElasticPromoteOperator",
-                    "operators.promote.ElasticRollbackOperator",
-                    "operators.steering.ElasticScaleOperator",
-                    "operators.steering.ElasticCheckpointOperator",
-                    "operators.steering.ElasticStopOperator",
-                    "operators.steering.ElasticPruneOperator",
-                    "sensors.capacity.ElasticCapacitySensor",
-                    "sensors.run.ElasticRunSensor",
-                    "sensors.checkpoint.ElasticCheckpointSensor",
-                    "sensors.health.ElasticHealthSensor",
-                )
-            ),
+            *(_class_section(path.rpartition(".")[2], package[path]) for path in CLASSES[1:]),
+            _around_section(),
             _connection_section(),
         )
     )
+
+
+def _in_short(cls: griffe.Class) -> tuple[str, str]:
+    """Link and first sentence of a class."""
+    words, _, _ = docstring(cls.docstring.value if cls.docstring else "")
+    return f"[{cls.name}](#{cls.name.lower()})", words.split("\n\n")[0].replace("\n", " ")
+
+
+def _around_section() -> str:
+    """What of Airflow works with these parts, each line with its test."""
+    rows = [(what, how, code(test)) for what, how, test in AROUND]
+    return "## What of Airflow works\n\n" + table(("", "how", "test"), rows) + "\n"
 
 
 def _class_section(name: str, cls: griffe.Class) -> str:

@@ -147,6 +147,26 @@ def test_mapped_instances_have_a_run_each(batch: dict[str, Try]) -> None:
     assert one.ticks()[0][1] != two.ticks()[0][1]
 
 
+def test_a_backfill_trains_once_for_each_day(standalone: Standalone) -> None:
+    dag = "elastic_partitions"
+    standalone.wait_for_dag(dag)
+    days = ("--from-date", "2026-01-01", "--to-date", "2026-01-03")
+    standalone.command("backfill", "create", "--dag-id", dag, *days, "--max-active-runs", "2")
+
+    def made() -> list[str] | None:
+        runs = standalone.rest("GET", f"dags/{dag}/dagRuns", params={"run_type": "backfill"})["dag_runs"]
+        return [run["dag_run_id"] for run in runs] if len(runs) == 3 else None
+
+    run_ids = poll("the runs of the backfill", made, timeout=PATIENCE_SECONDS)
+    for run_id in run_ids:
+        standalone.wait_task(dag, run_id, TASK)
+    specs = [Try(standalone, dag, run_id).run().spec for run_id in run_ids]
+    days_of = sorted(
+        word.removeprefix("--until=") for spec in specs for word in spec.command if "until" in word
+    )
+    assert days_of == ["2026-01-01", "2026-01-02", "2026-01-03"]
+
+
 def test_a_function_says_what_to_train(batch: dict[str, Try]) -> None:
     batch["taskflow"].wait("success")
     assert "[rank 0] all ticks done" in batch["taskflow"].log()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -141,6 +141,15 @@ with DAG("elastic_taskflow", schedule=None):
         return ["../scripts/tick.py", "--seconds", str(seconds)]
 
     train(seconds=1)
+
+with DAG("elastic_partitions", schedule="@daily", start_date=datetime(2026, 1, 1), catchup=False):
+    # As a DAG that trains on the data of a day.
+    ElasticTrainOperator(
+        task_id="train",
+        command=["../scripts/tick.py", "--seconds", "1", "--until={{ ds }}"],
+        launcher="python",
+        poll_interval=0.5,
+    )
 
 with DAG("elastic_poison", schedule=None):
     # No JSON has a Decimal: in a trigger it would end the triggerer, and every one that starts after it.

@@ -179,3 +179,11 @@ def test_tables_of_conformance_name_tests_that_exist(name: str, least: int) -> N
     assert [bool(tests) for tests in named] == [False] + [True] * (len(rows) - 1)
     assert len(rows) > least
     assert {test for tests in named for test in tests} <= known
+
+
+def test_each_line_about_airflow_has_a_test(generate: Any) -> None:
+    from generator.around import AROUND
+
+    for _, _, test in AROUND:
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text() if name else (ROOT / file).is_file(), test
