@@ -64,9 +64,9 @@ def _in_short(cls: griffe.Class) -> tuple[str, str]:
 
 
 def _around_section() -> str:
-    """What of Airflow works with these parts, each line with its test."""
+    """Features of Airflow that work with these parts, each line with its test."""
     rows = [(what, how, code(test)) for what, how, test in AROUND]
-    return "## What of Airflow works\n\n" + table(("", "how", "test"), rows) + "\n"
+    return "## Features of Airflow that work\n\n" + table(("", "how", "test"), rows) + "\n"
 
 
 def _class_section(name: str, cls: griffe.Class) -> str:

@@ -1,4 +1,4 @@
-"""What of Airflow works with the operators: (what, how, the test that shows it). A test looks that each test exists."""
+"""Features of Airflow that work with the operators: its name, how it works, and the test that shows it."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ def test_mapped_instances_have_a_run_each(batch: dict[str, Try]) -> None:
 def test_a_backfill_trains_once_for_each_day(standalone: Standalone) -> None:
     dag = "elastic_partitions"
     standalone.wait_for_dag(dag)
-    days = ("--from-date", "2026-01-01", "--to-date", "2026-01-03")
-    standalone.command("backfill", "create", "--dag-id", dag, *days, "--max-active-runs", "2")
+    days = {"from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-03T00:00:00Z"}
+    standalone.rest("POST", "backfills", json={"dag_id": dag, **days, "max_active_runs": 2})
 
     def made() -> list[str] | None:
         runs = standalone.rest("GET", f"dags/{dag}/dagRuns", params={"run_type": "backfill"})["dag_runs"]
