@@ -71,8 +71,8 @@ class ElasticTrainOperator(DrivesRun):
     **XComs.** `run_uri`, as soon as the run exists. Every 5 s while it trains: `progress`, with `state`, `attempt`,
     `workers`, `world_size`, `step`, `total_steps`, `loss`, `samples_per_second`, `checkpoint`, `at`, `log_position`.
     The last `progress` has the run's last state. After success: `checkpoint` (`step`, `manifest`, `data`) and
-    `metrics`; `return_value` has `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`.
-    The events of the task's outlets have the same values, and `world_size`.
+    `metrics`; `return_value` has `run_uri`, `step`, `checkpoint`, `metrics` and `attempts`. With `early_stop` it also
+    has `best`: `metric`, `value` and `step`. The events of the task's outlets have the same values, and `world_size`.
 
     **Callbacks.** `on_restart`, `on_scale`, `on_unhealthy` and `on_checkpoint` are called in the triggerer while the
     task is deferred, as Airflow's own `AsyncCallback`. Each is called at least once for an event, and twice only after

@@ -4,4 +4,5 @@
   refusal.
 - `events`: everything that can happen. `status`: what is observed. `actions`: what a controller has to do.
 - `checkpoints`: the documents of a checkpoint. `layout`: their place under a run URI. `codec`: JSON.
+- `models`: promoted models, and what a run starts from. `training`: what a training decides by itself.
 """

@@ -57,7 +57,9 @@ async def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, step: int
 
 async def test_values_that_come_with_each_step_count_when_they_change(tmp_path: Path) -> None:
     """A script repeats the newest value with each step: 0.3 comes with steps 5 to 8, and is one report."""
-    state = await trained(tmp_path / "run", improving(tmp_path / "out", "--with-step", "--die-at=14"))
+    state = await trained(
+        tmp_path / "run", improving(tmp_path / "out", "--with-step", "--alone", "--die-at=14")
+    )
     assert state.outcome == "succeeded"
     assert state.reason == "stopped early: val_loss has not improved for 3 reports; best 0.3 at step 5"
     # The values change with steps 5, 9, 13 and 17.

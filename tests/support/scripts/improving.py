@@ -2,7 +2,7 @@
 
 Arguments: the values. Options: --out FILE: rank 0 adds a line for each epoch, and one at the end; --die-at STEP: in the
 first attempt each rank kills itself there, after the step; --own: a loop without run.epochs; --with-step: the value
-comes with each step; --alone: only rank 0 gives values that improve.
+comes with each step; --alone: other ranks give other values, or none.
 """
 
 import argparse
@@ -49,9 +49,11 @@ def train(x, **metrics):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def value_of(epoch):
-    """What this rank believes: with --alone the others see something else, which does not count."""
-    return options.values[epoch] if run.rank == 0 or not options.alone else 100.0 + epoch
+def metrics_of(epoch):
+    """What this rank gives: with --alone the others give something else or nothing, which does not count."""
+    if run.rank and options.alone:
+        return {"val_loss": 100.0 + epoch} if epoch % 2 else {}
+    return {"val_loss": options.values[epoch]}
 
 
 if options.own:
@@ -59,15 +61,15 @@ if options.own:
         train(torch.ones(2, 3))
         if run.steps % STEPS == 0:
             note(f"epoch {run.steps // STEPS - 1}")
-            run.report(val_loss=value_of(run.steps // STEPS - 1))
+            run.report(**metrics_of(run.steps // STEPS - 1))
 elif options.with_step:
     for (x,) in run.loader(data, global_batch=4, epochs=EPOCHS):
-        train(x, val_loss=value_of(run.steps // STEPS))
+        train(x, **metrics_of(run.steps // STEPS))
 else:
     for epoch in run.epochs(EPOCHS):
         for (x,) in run.loader(data, global_batch=4):
             train(x)
         note(f"epoch {epoch}")
-        run.report(val_loss=value_of(epoch))
+        run.report(**metrics_of(epoch))
 note(f"end at {run.steps} stopping {run.stopping}")
 run.finish()
