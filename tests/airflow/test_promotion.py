@@ -140,33 +140,6 @@ def test_a_person_is_asked_first(standalone: Standalone, place: Path, model: Sto
     assert result["by"].startswith("admin, by promote_if_agreed.promote (")
 
 
-def test_three_generations_of_a_retraining(standalone: Standalone, place: Path) -> None:
-    """The first model is promoted, a worse one is not, and a better one is: each compared on the same data."""
-
-    def generation(promoted: str, **conf: Any) -> tuple[str, Any]:
-        run = standalone.trigger("retrain", conf)
-        standalone.wait_task("retrain", run, "promote", promoted, timeout=PATIENCE_SECONDS)
-        return run, standalone.xcom("retrain", run, "new")
-
-    run, new = generation("success", steps=30)
-    assert standalone.task_state("retrain", run, "old") == "skipped"
-    first = standalone.xcom("retrain", run, "promote")
-    assert (first["number"], first["metrics"]) == (1, new["metrics"])
-    assert (first["run"], first["step"]) == (new["source"], new["step"])
-
-    run, worse = generation("skipped", steps=5, add=-1)
-    old = standalone.xcom("retrain", run, "old")
-    assert (old["promotion"], old["metrics"]) == (1, new["metrics"])
-    assert "promotion 1 stays" in standalone.task_log("retrain", run, "promote")
-    assert worse["metrics"]["score"] < new["metrics"]["score"]
-
-    run, better = generation("success", steps=60)
-    second = standalone.xcom("retrain", run, "promote")
-    assert (second["number"], second["compared"]) == (2, {"number": 1, "metrics": new["metrics"]})
-    assert second["lineage"]["origin"]["promotion"] == 1
-    assert second["metrics"] == better["metrics"]
-
-
 def test_each_is_an_event_once_also_over_a_restart(standalone: Standalone, place: Path, model: Store) -> None:
     back = ended(standalone, "go_back", "success", task="back")
     assert (back["number"], back["restores"]) == (3, 1)

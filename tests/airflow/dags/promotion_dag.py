@@ -8,10 +8,8 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_elastic.operators import (
-    ElasticEvaluateOperator,
     ElasticPromoteOperator,
     ElasticRollbackOperator,
-    ElasticTrainOperator,
 )
 from airflow_elastic.triggers import ElasticCheckpointEventTrigger, ElasticPromotionEventTrigger
 
@@ -69,29 +67,3 @@ with DAG("promote_if_agreed", schedule=None):
 
 with DAG("go_back", schedule=None):
     ElasticRollbackOperator(task_id="back", model_uri=MODEL, why="errors in production")
-
-TRAINED = f"{HOME}/trained models"
-
-with DAG("retrain", schedule=None):
-    train = ElasticTrainOperator(
-        task_id="train",
-        command=["../scripts/fit.py", "--steps", "{{ dag_run.conf['steps'] }}", "--pause", "0.01"],
-        start_from={"source": TRAINED, "optional": True},
-        poll_interval=0.5,
-    )
-    measure: dict[str, Any] = {"command": ["../scripts/measure.py"], "poll_interval": 0.5}
-    old = ElasticEvaluateOperator(task_id="old", source=TRAINED, optional=True, **measure)
-    new = ElasticEvaluateOperator(
-        task_id="new",
-        source=train.output["run_uri"],
-        poll_interval=0.5,
-        command=["../scripts/measure.py", "--add={{ dag_run.conf.get('add', 0) }}"],
-    )
-    ElasticPromoteOperator(
-        task_id="promote",
-        model_uri=TRAINED,
-        source=train.output["run_uri"],
-        metrics=new.output["metrics"],
-        promoted_metrics=old.output["metrics"],
-        rule="score > promoted",
-    )
