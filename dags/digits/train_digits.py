@@ -51,7 +51,6 @@ def accuracy():
 
 run.restore(model, optimizer, schedule=schedule)  # 2: goes on from the newest checkpoint, if there is one
 print(f"rank {run.rank} of {run.world_size} begins at step {run.steps}")
-measured = accuracy()
 for epoch in run.epochs(options.epochs):  # 3: from the epoch that the run stands in
     for images, labels in run.loader(data, global_batch=64, seed=options.seed):  # 4: each sample once
         began = time.monotonic()
@@ -60,9 +59,10 @@ for epoch in run.epochs(options.epochs):  # 3: from the epoch that the run stand
         (run.weight * loss).backward()
         optimizer.step()
         time.sleep(max(0.0, began + options.step_seconds - time.monotonic()))
-        run.step(loss, accuracy=measured)  # 5: reports, and saves when that is due
+        run.step(loss)  # 5: reports, and saves when that is due
     schedule.step()  # once for each epoch, however often the run is restarted
     measured = accuracy()
+    run.report(accuracy=measured)  # an early stop looks at this
     if run.rank == 0:
         print(f"epoch {epoch}: accuracy {measured:.4f}")
 run.finish(accuracy=accuracy())  # 6: the last checkpoint, and results
