@@ -30,12 +30,13 @@ def elastic_evaluate_task(
 ) -> TaskDecorator:
     """Make an evaluation of a function, as `@task.elastic_train` makes a training of it.
 
-        @task.elastic_evaluate(source=MODEL, optional=True)
-        def old(batch: int):
+        @task.elastic_evaluate(source="s3://models/digits", optional=True)
+        def evaluate(batch: int):
+            import torch
             import airflow_elastic.runtime as elastic
-            run = elastic.init()
-            run.restore(model := Net())
-            run.finish(accuracy=accuracy_of(model, batch))
+            run, model = elastic.init(), torch.nn.Linear(8, 1)
+            run.restore(model)
+            run.finish(mean=model(torch.ones(batch, 8)).mean().item())
 
     The same rules hold for the names that the function uses, and for its arguments. A function that returns a value is
     called by Airflow, and returns the command.

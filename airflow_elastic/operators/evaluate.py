@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ElasticEvaluateOperator(ElasticTrainOperator):
     """Evaluates a checkpoint of a run, or a promoted model, on any engine.
 
-        ElasticEvaluateOperator(task_id="new", command=["evaluate.py"], source=train.output["run_uri"])
+        ElasticEvaluateOperator(task_id="new", command=["evaluate.py"], source="s3://training/mnist")
 
     The script is like one that trains, without training. `run.restore(model)` loads the checkpoint, and
     `run.finish(accuracy=0.93)` returns the metrics. Nothing is saved. If it takes longer than `start_timeout`, the

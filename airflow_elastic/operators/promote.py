@@ -43,7 +43,7 @@ class ElasticPromoteOperator(Approval, OnModel):
         ElasticPromoteOperator(
             task_id="promote",
             model_uri="s3://models/digits",
-            source=train.output["run_uri"],
+            source="s3://training/digits",
             rule="accuracy > promoted",
         )
 

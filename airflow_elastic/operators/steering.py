@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_elastic.control.prune import prune_run
 from airflow_elastic.control.runs import Run
@@ -183,10 +183,14 @@ class ElasticStopOperator(_SteeringOperator):
         ElasticStopOperator(task_id="stop", run_uri="{{ ti.xcom_pull('train', key='run_uri') }}")
 
     The task that drives the run fails, and is not tried again; a run that was stopped goes on if that task is cleared.
-    The result is a dict with `run_uri`, `state`, `step` and `checkpoint`.
+    The result is a dict with `run_uri`, `state`, `step` and `checkpoint`. As a teardown it ends a training that its DAG
+    run leaves behind:
+
+        ElasticStopOperator(task_id="end", run_uri="/runs/mnist", optional=True).as_teardown()
 
     Args:
         run_uri: where the run is stored.
+        optional: skip the task if there is no run. Default: False, the task fails.
         wait: wait for the end; False: end when the request is posted. Default: True.
         wait_timeout: the task fails after waiting so long; the request stays. Seconds or a timedelta. Default: 3600.
         elastic_conn_id: see ElasticTrainOperator.
@@ -198,8 +202,24 @@ class ElasticStopOperator(_SteeringOperator):
         SpecError: at parse time, if an argument has a value that is not allowed.
     """
 
+    def __init__(self, *, optional: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.optional = optional
+
+    def execute(self, context: Context) -> Any:
+        """Post the request, then wait; or skip the task if there is no run, and that is allowed."""
+        if self.optional and self.run_uri in (None, "", "None"):
+            raise AirflowSkipException("no run to stop: the task that should push its URI has pushed none")
+        return super().execute(context)
+
     def _ask(self, run: Run, by: str) -> Condition | None:
-        if run.state.ended:
+        try:
+            ended = run.state.ended
+        except RunMissing as error:
+            if self.optional:
+                raise AirflowSkipException(f"no run to stop: {error}") from error
+            raise
+        if ended:
             return None
         run.ask_stop(by=by)
         return Reached(state="ended")

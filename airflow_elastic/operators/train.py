@@ -131,6 +131,8 @@ class ElasticTrainOperator(DrivesRun):
         deferrable: False drives the run in a worker slot. Default: True.
         poll_interval: seconds (or a timedelta) between two looks for requests, reports and checkpoints. Failures of
             workers are noticed at once. Default: 2.
+        skip_on_stop: skip the task if somebody stops its run, instead of failing it: for a sweep that stops its losers.
+            Default: False.
         on_restart: called when an attempt follows one that was lost or has failed. A function or a notifier class, the
             path of one, `AsyncCallback(Notifier, kwargs={"text": "{{ event.text }}"})`, or a list of these.
         on_scale: called when the number of workers changes.
@@ -211,6 +213,7 @@ class ElasticTrainOperator(DrivesRun):
         aws_conn_id: str | None = None,
         deferrable: bool = True,
         poll_interval: float | timedelta = 2.0,
+        skip_on_stop: bool = False,
         on_restart: Any = None,
         on_scale: Any = None,
         on_unhealthy: Any = None,
@@ -251,6 +254,7 @@ class ElasticTrainOperator(DrivesRun):
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
         self.poll_interval = poll_interval
+        self.skip_on_stop = skip_on_stop
         given = {"on_restart": on_restart, "on_scale": on_scale, "on_unhealthy": on_unhealthy}
         self._set_callbacks({**given, "on_checkpoint": on_checkpoint})
         self._refuse_early()

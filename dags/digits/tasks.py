@@ -10,8 +10,11 @@ from airflow_elastic.hooks import ElasticHook
 
 _LOCAL = f"{os.environ.get('AIRFLOW_HOME') or os.path.expanduser('~/airflow')}/digits"
 
-#: Where promoted models are kept: below the Airflow variable `digits_home`, else AIRFLOW_HOME/digits.
-MODEL_URI = f"{{{{ var.value.get('digits_home', '{_LOCAL}') }}}}/model"
+#: The place of data, models and more: the Airflow variable `digits_home`, else AIRFLOW_HOME/digits.
+HOME = f"{{{{ var.value.get('digits_home', '{_LOCAL}') }}}}"
+
+#: Where promoted models are kept.
+MODEL_URI = f"{HOME}/model"
 
 #: The promoted model. Its events have the record of the promotion; a DAG with `schedule=[MODEL]` runs after each one.
 MODEL = Asset("digits_model")

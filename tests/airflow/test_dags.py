@@ -22,6 +22,7 @@ from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
 
 DAGS = Path(__file__).parents[2] / "dags"
+SWEEP = "digits_sweep"
 OFTEN, BACK = "retrain_often", "retrain_back"
 QUICKSTART, RETRAIN, KUBERNETES = "digits_quickstart", "digits_retrain", "digits_kubernetes"
 
@@ -140,6 +141,23 @@ def test_three_scheduled_generations(standalone: Standalone) -> None:
     three = promotions.current(home)
     assert three is not None
     assert (three.number, three.restores, three.weights) == (3, 1, one.weights)
+
+
+@pytest.mark.siblings("example DAGs")
+@pytest.mark.timeout(1800)
+def test_a_sweep_stops_its_losers_and_promotes_the_best(standalone: Standalone) -> None:
+    standalone.wait_for_dag(SWEEP)
+    run_id = standalone.trigger(SWEEP, {"epochs": 6})
+    standalone.wait_run(SWEEP, run_id, timeout=5 * PATIENCE_SECONDS)
+    states = [
+        standalone.rest("GET", f"dags/{SWEEP}/dagRuns/{run_id}/taskInstances/train/{index}")["state"]
+        for index in range(4)
+    ]
+    assert sorted(states) == ["skipped", "skipped", "success", "success"]
+    winner = standalone.xcom(SWEEP, run_id, "best")
+    made = standalone.xcom(SWEEP, run_id, "promote")
+    assert made["run"] == winner
+    assert winner.rpartition("/")[2] in ("0.001", "0.01"), "at the other rates little is learnt in two epochs"
 
 
 def asset_events(airflow: Standalone, dag_id: str, run_id: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
+    AirflowSkipException,
     TaskDeferralError,
     TaskDeferralTimeout,
 )
@@ -21,7 +22,13 @@ from airflow_elastic.operators.task.foreground import Foreground
 from airflow_elastic.operators.task.lineage import Lineage
 from airflow_elastic.operators.task.outlets import tell_outlets
 from airflow_elastic.operators.task.parameters import PARAMETERS, in_own_names
-from airflow_elastic.operators.task.result import failure, last_number_of_ranks, result, run_summary
+from airflow_elastic.operators.task.result import (
+    failure,
+    is_stopped,
+    last_number_of_ranks,
+    result,
+    run_summary,
+)
 from airflow_elastic.spec.errors import (
     ElasticError,
     InvalidInput,
@@ -51,6 +58,7 @@ class DrivesRun(Lineage, BaseOperator):
     aws_conn_id: str | None
     deferrable: bool
     poll_interval: Any
+    skip_on_stop: bool
     callbacks: dict[str, list[dict[str, Any]]]
     _foreground: Foreground | None = None
 
@@ -156,7 +164,8 @@ class DrivesRun(Lineage, BaseOperator):
         """The result of a run that succeeded; raises for any other."""
         self._ended_run = run
         if state.outcome != "succeeded":
-            raise failure(run, state, self.log)
+            error = failure(run, state, self.log)
+            raise AirflowSkipException(str(error)) if self.skip_on_stop and is_stopped(state) else error
         ti = context["ti"]
         try:
             value = result(run, state, self.log)

@@ -93,11 +93,15 @@ def failure(run: Run, state: RunState, log: Log) -> AirflowException:
     else:
         ended = f"failed: {reason}"
     text = f"the run {run.store.uri} {ended}{kept}"
-    stopped = attempt.cause is Cause.STOP or state.outcome == "stopped"
     own = failed is not None and failed.kind in _USERS_OWN and attempt.cause is Cause.FAILURE
     if failed is not None and failed.kind is FailureKind.BAD_INPUT and has_begun(state):
         own = False  # the reason may be one machine, or the number of workers
-    return AirflowFailException(text) if stopped or own else AirflowException(text)
+    return AirflowFailException(text) if is_stopped(state) or own else AirflowException(text)
+
+
+def is_stopped(state: RunState) -> bool:
+    """Whether somebody has stopped the run."""
+    return state.attempt.cause is Cause.STOP or state.outcome == "stopped"
 
 
 def run_summary(run: Run, state: RunState) -> str:
