@@ -62,6 +62,11 @@ class DrivesRun(Lineage, BaseOperator):
     callbacks: dict[str, list[dict[str, Any]]]
     _foreground: Foreground | None = None
 
+    def __init__(self, **kwargs: Any) -> None:
+        # Without this method Airflow 3.3 takes the defaults of BaseOperator's own for mapped tasks, and these have None
+        # as their inlets: no task of them can start.
+        super().__init__(**kwargs)
+
     def _set_callbacks(self, given: Mapping[str, Any]) -> None:
         """Keep the callbacks. Raises SpecError if the triggerer could not call one."""
         try:

@@ -16,6 +16,8 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+import airflow_elastic.operators
+import airflow_elastic.sensors
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.core.conditions import OutOfReach, Reached
@@ -212,5 +214,14 @@ def test_a_teardown_that_finds_no_run_is_skipped_if_that_is_allowed(tmp_path: Pa
         for optional, error in ((True, AirflowSkipException), (False, AirflowException)):
             end = ElasticStopOperator(task_id="end", run_uri="{{ uri }}", optional=optional)
             end.run_uri = rendered
-            with pytest.raises(error, match="no run|pushed none"):
+            with pytest.raises(error, match=r"no run|pushed none"):
                 end.execute(context)
+
+
+@pytest.mark.parametrize("module", [airflow_elastic.operators, airflow_elastic.sensors])
+def test_a_mapped_operator_has_lists_of_inlets_and_outlets(module: Any) -> None:
+    """Airflow's own defaults for mapped tasks have None there for some class hierarchies."""
+    for name in module.__all__:
+        mapped = getattr(module, name).partial(task_id="one")
+        assert (mapped.kwargs["inlets"], mapped.kwargs["outlets"]) == ([], []), name
+        mapped._expand_called = True  # it warns otherwise
