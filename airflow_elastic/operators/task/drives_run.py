@@ -63,8 +63,8 @@ class DrivesRun(Lineage, BaseOperator):
     _foreground: Foreground | None = None
 
     def __init__(self, **kwargs: Any) -> None:
-        # Without this method Airflow 3.3 takes the defaults of BaseOperator's own for mapped tasks, and these have None
-        # as their inlets: no task of them can start.
+        # Without this method mapped tasks of Airflow 3.3 have None as their inlets, and cannot start: see
+        # findings/airflow_mapped_inlets.sh.
         super().__init__(**kwargs)
 
     def _set_callbacks(self, given: Mapping[str, Any]) -> None:
