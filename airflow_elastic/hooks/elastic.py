@@ -152,11 +152,15 @@ class ElasticHook(BaseHook):
                 findings.append(_queue(engine, settings))
         except Exception as error:  # the button shows any error
             return False, str(error)
-        lines = [(store.fit, f"{store.uri}: {store.detail}")]
-        lines += [(finding.ok, f"{finding.subject}: {finding.text}") for finding in findings]
-        return all(ok for ok, _ in lines), "; ".join(
-            f"{'ok' if ok else 'NOT OK'} {text}" for ok, text in lines
+        checks = [Finding(store.uri, store.fit, store.detail), *findings]
+        # The engine can be used without a part of it.
+        passed = all(check.ok or check.part for check in checks)
+        marks = {True: "ok", False: "NOT OK"}
+        lines = (
+            f"{'without' if check.part and not check.ok else marks[check.ok]} {check.subject}: {check.text}"
+            for check in checks
         )
+        return passed, "; ".join(lines)
 
     def _client_factory(self, uri: str) -> Callable[[Any], Any] | None:
         if not uri.lower().startswith("s3:") or self.aws_conn_id is None:

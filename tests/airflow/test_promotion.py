@@ -23,7 +23,7 @@ WATCHERS = ("on_promotion", "on_checkpoint", "on_outlet")
 @pytest.fixture(scope="module")
 def place(standalone: Standalone) -> Path:
     """Where the DAGs look for the run and its models: nothing is there when they begin to watch."""
-    for dag in (*WATCHERS, "promote", "promote_if_agreed", "go_back", "retrain"):
+    for dag in (*WATCHERS, "promote", "promote_if_agreed", "go_back"):
         standalone.wait_for_dag(dag)
     made = standalone.home / "promoted"
     for step in (5, 10):
