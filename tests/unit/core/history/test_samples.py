@@ -85,6 +85,7 @@ def test_a_loss_that_is_no_number_is_kept_from_the_rank_to_the_history(tmp_path:
     prefix.parent.mkdir(parents=True)
     page = Page.create(prefix.with_suffix(".page"))
     heartbeat = Heartbeat.__new__(Heartbeat)
+    heartbeat.early = lambda: None
     heartbeat.words, heartbeat._note_path = page.words, prefix.with_suffix(".json")
     heartbeat._phases, heartbeat._last_note = (), None
     heartbeat._write_loss(odd)
