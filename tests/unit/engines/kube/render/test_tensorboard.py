@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,14 +109,21 @@ def test_only_the_pods_that_may_hold_worker_0_have_it() -> None:
 
 @pytest.mark.parametrize(("index", "expected"), [("0", "it starts"), ("1", "")])
 def test_it_starts_where_worker_0_is_and_sleeps_elsewhere_until_it_is_ended(
-    index: str, expected: str
+    index: str, expected: str, tmp_path: Path
 ) -> None:
     command = [*boards(run())[0]["command"][:4], "echo", "it starts"]
     env = {**os.environ, "AIRFLOW_ELASTIC_INDEX": index}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    out = tmp_path / "out"  # no pipe: the `sleep` would hold it, which ends with its container
+    with (
+        out.open("w") as file,
+        subprocess.Popen(command, env=env, stdout=file, start_new_session=True) as process,
+    ):
         if not expected:
             process.terminate()
-        assert process.communicate(timeout=PATIENCE_SECONDS)[0].strip() == expected
+        assert process.wait(timeout=PATIENCE_SECONDS) in (0, -signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert out.read_text().strip() == expected
 
 
 VOLUMES = [
