@@ -39,8 +39,8 @@ with DAG(
     "digits_sweep",
     schedule=None,
     params={
-        "epochs": Param(8, type="integer", minimum=4),
-        "step_seconds": Param(0.05, type="number", minimum=0),
+        "epochs": Param(30, type="integer", minimum=4),
+        "step_seconds": Param(0.2, type="number", minimum=0),
     },
     doc_md=__doc__,
     tags=["airflow-elastic"],

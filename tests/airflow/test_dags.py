@@ -147,7 +147,7 @@ def test_three_scheduled_generations(standalone: Standalone) -> None:
 @pytest.mark.timeout(1800)
 def test_a_sweep_stops_its_losers_and_promotes_the_best(standalone: Standalone) -> None:
     standalone.wait_for_dag(SWEEP)
-    run_id = standalone.trigger(SWEEP, {"epochs": 6})
+    run_id = standalone.trigger(SWEEP, {"epochs": 10, "step_seconds": 0.5})
     standalone.wait_run(SWEEP, run_id, timeout=5 * PATIENCE_SECONDS)
     states = [
         standalone.rest("GET", f"dags/{SWEEP}/dagRuns/{run_id}/taskInstances/train/{index}")["state"]
