@@ -64,7 +64,7 @@ def _result(seen: Evidence, status: Mapping[str, Any]) -> Table:
             f"accuracy {seen.evaluation['metrics']['accuracy']:.4f} on held-out digits",
         )
     if (made := seen.promotion) is not None:
-        before = f", after {made['replaces']}" if made["replaces"] else ", the first one"
+        before = f", after {made['replaces']}" if made.get("replaces") else ", the first one"
         table.add_row("promoted", f"model {made['number']}{before}: {made['file']}")
     table.add_row("goodput", f"{100 * status['goodput']:.0f} % of {say.duration(status['seconds']['wall'])}")
     return table
