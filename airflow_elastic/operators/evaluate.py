@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_elastic.control.models.evaluations import let_go, note
 from airflow_elastic.control.models.start_from import resolve
 from airflow_elastic.operators.task.on_model import whole_number
+from airflow_elastic.operators.task.parameters import is_missing
 from airflow_elastic.operators.train import ElasticTrainOperator
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.models.start import StartFrom
@@ -83,7 +84,7 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
 
     def execute(self, context: Context) -> Any:
         """Evaluate, or skip the task if there is nothing yet."""
-        if self.source in (None, "", "None"):
+        if is_missing(self.source):
             raise AirflowSkipException(
                 f"nothing to evaluate: source is {self.source!r}, so the task that should name it was skipped"
             )

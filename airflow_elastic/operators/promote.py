@@ -23,9 +23,7 @@ from airflow_elastic.control.models.publish import SUFFIXES
 from airflow_elastic.core.conditions.promotion_rule import parse_promotion_rule
 from airflow_elastic.operators.task.approval import Approval, waiting
 from airflow_elastic.operators.task.on_model import OnModel, who, whole_number
-from airflow_elastic.operators.task.outlets import tell_outlets
-from airflow_elastic.operators.task.parameters import is_templated, uri_problem
-from airflow_elastic.spec.codec import encode
+from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, RunMissing, SpecError, StoreUnfit
 from airflow_elastic.spec.models import Promotion
 from airflow_elastic.spec.validation import choice
@@ -158,11 +156,11 @@ class ElasticPromoteOperator(Approval, OnModel):
         return self._promote(context, candidate, request)
 
     def _prepared(self, context: Context, by: str | None = None) -> tuple[Candidate | Promotion, Request]:
-        if self.source in (None, "", "None"):
+        if is_missing(self.source):
             raise AirflowSkipException(
                 f"nothing to promote: source is {self.source!r}, so the task that should name the run was skipped"
             )
-        if self.wants_metrics and self.metrics in (None, "", "None"):
+        if self.wants_metrics and is_missing(self.metrics):
             raise AirflowSkipException(
                 "nothing to promote: metrics is None, so the task that should measure was skipped"
             )
@@ -213,11 +211,6 @@ class ElasticPromoteOperator(Approval, OnModel):
             "%s", f"promotion {record.number} of {self.model_uri}: checkpoint {record.step} of {record.run}"
         )
         return self._told(context, record)
-
-    def _told(self, context: Context, record: Promotion) -> dict[str, Any]:
-        plain: dict[str, Any] = encode(record)
-        tell_outlets(context, {"model_uri": self.model_uri, **plain})
-        return plain
 
     def _refuse_early(self) -> None:
         problems: list[Problem | None] = []
@@ -276,9 +269,7 @@ class ElasticRollbackOperator(OnModel):
         self.log.info(
             "%s", f"promotion {record.number} of {self.model_uri} is the model of {record.restores} again"
         )
-        plain: dict[str, Any] = encode(record)
-        tell_outlets(context, {"model_uri": self.model_uri, **plain})
-        return plain
+        return self._told(context, record)
 
 
 def _measured(name: str, value: Any) -> tuple[Mapping[str, float] | None, int | None]:
@@ -286,7 +277,7 @@ def _measured(name: str, value: Any) -> tuple[Mapping[str, float] | None, int | 
     number = None
     if isinstance(value, Mapping) and isinstance(value.get("metrics"), Mapping):
         value, number = value["metrics"], value.get("promotion")
-    if value in (None, "", "None"):
+    if is_missing(value):
         return None, None
     if not isinstance(value, Mapping):
         raise SpecError(

@@ -15,7 +15,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.core.conditions import AtSize, Condition, HasCheckpoint, Look, Reached
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.task.on_run import OnRun, seconds_of
-from airflow_elastic.operators.task.parameters import interval_problem, is_templated
+from airflow_elastic.operators.task.parameters import interval_problem, is_missing, is_templated
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, RunMissing, SpecError
 from airflow_elastic.spec.validation import finite_positive, positive_int, worker_count
 from airflow_elastic.triggers.looks import RunReader
@@ -208,7 +208,7 @@ class ElasticStopOperator(_SteeringOperator):
 
     def execute(self, context: Context) -> Any:
         """Post the request, then wait; or skip the task if there is no run, and that is allowed."""
-        if self.optional and self.run_uri in (None, "", "None"):
+        if self.optional and is_missing(self.run_uri):
             raise AirflowSkipException("no run to stop: the task that should push its URI has pushed none")
         return super().execute(context)
 

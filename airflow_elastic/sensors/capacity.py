@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.engines.api import ROOM_LIMITS
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.task.deferral import check_trigger
 from airflow_elastic.operators.task.parameters import (
     build_spec,
     early_problems,
@@ -21,8 +22,7 @@ from airflow_elastic.operators.task.parameters import (
 )
 from airflow_elastic.sensors.base import limit_problem
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
-from airflow_elastic.triggers.capacity import ElasticCapacityTrigger, RoomReader, has_room
-from airflow_elastic.triggers.json_kwargs import require_json
+from airflow_elastic.triggers.capacity import ElasticCapacityTrigger, RoomReader, has_room, shortage
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -105,10 +105,7 @@ class ElasticCapacitySensor(BaseSensorOperator):
             elastic_conn_id=self.elastic_conn_id,
             poll_seconds=self.poke_interval,
         )
-        try:
-            require_json(trigger.serialize()[1])
-        except InvalidInput as error:
-            raise AirflowFailException(str(error)) from error
+        check_trigger(trigger)
         self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
         raise AssertionError("defer raises")
 
@@ -124,15 +121,13 @@ class ElasticCapacitySensor(BaseSensorOperator):
         spec = self._spec(hook)
         try:
             room = RoomReader(hook, spec, self.limits).look()
-        except SpecError as error:
-            raise AirflowFailException(str(in_own_names(error))) from error
         except InvalidInput as error:
-            raise AirflowFailException(str(error)) from error
+            raise _refusal(error) from error
         except ElasticError as error:
             raise AirflowException(str(error)) from error
         found = has_room(room, spec.workers.count)
         if found is None:
-            self.log.info("%s", f"room for {room.workers} of {spec.workers.count} workers: {room}")
+            self.log.info("%s", shortage(room, spec.workers.count))
         return PokeReturnValue(found is not None, found)
 
     def _spec(self, hook: ElasticHook) -> RunSpec:
@@ -142,10 +137,8 @@ class ElasticCapacitySensor(BaseSensorOperator):
         try:
             spec = build_spec({**given, "command": ["?"]}, name="room")
             hook.engine(spec.engine).check(spec)
-        except SpecError as error:
-            raise AirflowFailException(str(in_own_names(error))) from error
         except InvalidInput as error:
-            raise AirflowFailException(str(error)) from error
+            raise _refusal(error) from error
         return spec
 
     def _refuse_early(self) -> None:
@@ -155,3 +148,8 @@ class ElasticCapacitySensor(BaseSensorOperator):
         late = {name for name in self.template_fields if is_templated(given.get(name))}
         if problems := early_problems({**given, "command": ["?"], "poll_interval": self.poke_interval}, late):
             raise SpecError(*problems).below(self.task_id)
+
+
+def _refusal(error: InvalidInput) -> AirflowFailException:
+    """The exception for what no other try can help, in the names of the sensor's own arguments."""
+    return AirflowFailException(str(in_own_names(error) if isinstance(error, SpecError) else error))

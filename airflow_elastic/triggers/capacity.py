@@ -104,7 +104,7 @@ class ElasticCapacityTrigger(BaseTrigger):
                     return enough
                 else:
                     number = room.workers
-                    said = f"room for {number} of {given['workers']} workers: {room}"
+                    said = shortage(room, given["workers"])
                 if last is None or number != last[0]:  # free memory alone changes with each look
                     self.log.info("%s", said)
                 last = (number,)
@@ -115,6 +115,11 @@ class ElasticCapacityTrigger(BaseTrigger):
         return RoomReader(
             ElasticHook(given["elastic_conn_id"]), RunSpec.from_dict(given["spec"]), given["limits"]
         )
+
+
+def shortage(room: Room, workers: int) -> str:
+    """Too little room, in words."""
+    return f"room for {room.workers} of {workers} workers: {room}"
 
 
 def has_room(room: Room, workers: int) -> dict[str, Any] | None:

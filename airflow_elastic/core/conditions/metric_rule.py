@@ -68,14 +68,24 @@ def parse_rule(text: str, name: str = "metric") -> MetricRule:
     Raises:
         SpecError: the text has another form.
     """
+    found = comparisons(text, name, _COMPARISON, FORM)
+    return MetricRule(tuple(Comparison(one["metric"], one["operator"], float(one["value"])) for one in found))
+
+
+def comparisons(text: object, name: str, pattern: re.Pattern[str], form: str) -> list[re.Match[str]]:
+    """The comparisons that a rule joins by `and`.
+
+    Args:
+        text: the rule.
+        name: of the parameter, for the error.
+        pattern: of one comparison.
+        form: the allowed form, in words.
+
+    Raises:
+        SpecError: the text has another form.
+    """
     parts = re.split(r"\sand\s", text) if isinstance(text, str) else []
-    found = [_COMPARISON.fullmatch(part) for part in parts]
-    if not found or not all(found):
-        raise SpecError(Problem(name, text, FORM))
-    return MetricRule(
-        tuple(
-            Comparison(one["metric"], one["operator"], float(one["value"]))
-            for one in found
-            if one is not None
-        )
-    )
+    found = [match for match in map(pattern.fullmatch, parts) if match is not None]
+    if not parts or len(found) < len(parts):
+        raise SpecError(Problem(name, text, form))
+    return found

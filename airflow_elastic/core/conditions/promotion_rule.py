@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_elastic.core.conditions.metric_rule import NUMBER, OPERATORS
-from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
+from airflow_elastic.core.conditions.metric_rule import NUMBER, OPERATORS, comparisons
+from airflow_elastic.spec.errors import InvalidInput
 
 #: The allowed form, in words.
 FORM = (
@@ -126,11 +126,7 @@ def parse_promotion_rule(text: str, name: str = "rule") -> PromotionRule:
     Raises:
         SpecError: the text has another form.
     """
-    parts = re.split(r"\sand\s", text) if isinstance(text, str) else []
-    found = [_TERM.fullmatch(part) for part in parts]
-    if not found or not all(found):
-        raise SpecError(Problem(name, text, FORM))
-    return PromotionRule(tuple(_term(one) for one in found if one is not None))
+    return PromotionRule(tuple(map(_term, comparisons(text, name, _TERM, FORM))))
 
 
 def _term(found: re.Match[str]) -> Term:

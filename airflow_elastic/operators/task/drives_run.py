@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 from airflow_elastic.control.runs import Run
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.task.attach import acknowledge, attach, current
+from airflow_elastic.operators.task.deferral import check_trigger
 from airflow_elastic.operators.task.foreground import Foreground
 from airflow_elastic.operators.task.lineage import Lineage
 from airflow_elastic.operators.task.outlets import tell_outlets
@@ -41,7 +42,6 @@ from airflow_elastic.spec.errors import (
 from airflow_elastic.triggers import ElasticRunTrigger
 from airflow_elastic.triggers.callbacks import plain_callbacks
 from airflow_elastic.triggers.driving import stop
-from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.task import task_key
 
 if TYPE_CHECKING:
@@ -158,10 +158,7 @@ class DrivesRun(Lineage, BaseOperator):
             poll_seconds=self.poll_interval,
             callbacks=self.callbacks,
         )
-        try:
-            require_json(trigger.serialize()[1])
-        except InvalidInput as error:
-            raise AirflowFailException(str(error)) from error
+        check_trigger(trigger)
         # No timeout: the trigger enforces the run's own deadline, in time, and lets the run save.
         self.defer(trigger=trigger, method_name="resume", kwargs={"run_uri": run_uri})
 

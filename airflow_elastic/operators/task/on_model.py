@@ -9,11 +9,16 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.task.parameters import is_templated, uri_problem
+from airflow_elastic.operators.task.outlets import tell_outlets
+from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
+from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.spec.models import Promotion
 
 
 class OnModel(BaseOperator):
@@ -52,10 +57,16 @@ class OnModel(BaseOperator):
             raise AirflowFailException(str(problem))
         return self._hook().open_store(self.model_uri)
 
+    def _told(self, context: Context, record: Promotion) -> dict[str, Any]:
+        """The record as the task's result; the events of its outlets get it, too."""
+        plain: dict[str, Any] = encode(record)
+        tell_outlets(context, {"model_uri": self.model_uri, **plain})
+        return plain
+
 
 def whole_number(name: str, value: Any, least: int) -> int | None:
     """A number, which a template may have rendered to text; or None. Raises AirflowFailException for another value."""
-    if value is None or value in ("", "None"):
+    if is_missing(value):
         return None
     text = value.strip() if isinstance(value, str) else value
     number = int(text) if isinstance(text, str) and text.isdecimal() else text

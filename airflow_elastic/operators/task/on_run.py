@@ -9,10 +9,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.core.conditions import Condition, to_plain
 from airflow_elastic.hooks import ElasticHook
-from airflow_elastic.operators.task.parameters import is_templated, uri_problem
-from airflow_elastic.spec.errors import InvalidInput, Problem, SpecError
+from airflow_elastic.operators.task.deferral import check_trigger
+from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
+from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.triggers.condition import ElasticRunConditionTrigger
-from airflow_elastic.triggers.json_kwargs import require_json
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
@@ -45,7 +45,7 @@ class OnRun:
             AirflowException: the task that should push the URI has pushed none.
             AirflowFailException: the URI is not valid.
         """
-        if not self.run_uri or self.run_uri == "None":
+        if is_missing(self.run_uri):
             raise AirflowException(
                 f"run_uri is {self.run_uri!r}: the task that should push it has pushed none. "
                 "Give both tasks the same run_uri, or run this one after that task"
@@ -75,10 +75,7 @@ class OnRun:
             aws_conn_id=self.aws_conn_id,
             poll_seconds=poll_seconds,
         )
-        try:
-            require_json(trigger.serialize()[1])
-        except InvalidInput as error:
-            raise AirflowFailException(str(error)) from error
+        check_trigger(trigger)
         limit = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout
         self.defer(  # type: ignore[attr-defined]
             trigger=trigger, method_name="resume", timeout=limit, kwargs=kwargs or None

@@ -209,6 +209,11 @@ def is_templated(value: object) -> bool:
     return not (value is None or isinstance(value, int | float | timedelta | PurePath))
 
 
+def is_missing(value: object) -> bool:
+    """Whether a template has rendered to nothing: the task that should push its XCom has pushed none."""
+    return value in (None, "", "None")
+
+
 def slug(text: str) -> str:
     """One part of a run URI or a name, with characters that are valid everywhere. Different texts stay different."""
     kept = _SLUG.sub("-", text).strip("-.")[:100].rstrip("-.")

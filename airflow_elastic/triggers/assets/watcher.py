@@ -30,12 +30,33 @@ class Watcher(BaseEventTrigger):
 
     The newest number that was fired is kept in the state store of the watched asset, so a restarted triggerer goes on
     from there.
+
+    Args:
+        place: the name of the argument that says what is watched, and its value, a URI.
+        existing: also fire for what is there when the trigger begins to watch.
+        elastic_conn_id: see ElasticTrainOperator.
+        aws_conn_id: see ElasticTrainOperator.
+        poll_seconds: the time between two looks, seconds.
     """
 
-    def __init__(self, uri: str, kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        place: tuple[str, str],
+        existing: bool,
+        elastic_conn_id: str,
+        aws_conn_id: str | None,
+        poll_seconds: float,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        name, uri = place
         self._uri = uri
-        self.kwargs = kwargs
+        self.kwargs: dict[str, Any] = {
+            name: uri,
+            "existing": existing,
+            "elastic_conn_id": elastic_conn_id,
+            "aws_conn_id": aws_conn_id,
+            "poll_seconds": poll_seconds,
+        }
         self._key = _NOTE + hashlib.sha256(uri.encode()).hexdigest()[:32]
         self._last: int | None = None
 

@@ -46,17 +46,15 @@ def by_cluster_queue(queue: Object, cohort: Sequence[Object], pod: Amounts) -> i
         cohort: all ClusterQueues of its cohort, with itself; empty if it has none.
         pod: the requests of one pod.
     """
-    wanted = {name: amount for name, amount in pod.items() if amount}
-    counts, covered = [], set[str]()
+    if uncovered(queue, pod):
+        return 0
+    counts = []
     for group in queue["spec"].get("resourceGroups") or ():
-        of_group = set(group["coveredResources"]) & wanted.keys()
-        covered |= of_group
-        each = {name: wanted[name] for name in of_group}
+        each = {name: pod[name] for name in group["coveredResources"] if pod.get(name)}
         if each:
             flavors = [one["name"] for one in group["flavors"]]
             counts.append(max((copies(_free(queue, cohort, one, each), each) for one in flavors), default=0))
-    uncovered = wanted.keys() - covered - {"pods"}
-    return 0 if uncovered else min(counts, default=0)
+    return min(counts, default=0)
 
 
 def uncovered(queue: Object, pod: Amounts) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.adapters.kube.errors import Forbidden
@@ -14,7 +14,6 @@ from airflow_elastic.engines.kube.capacity import nodes as on_nodes
 from airflow_elastic.engines.kube.capacity import quotas
 from airflow_elastic.engines.kube.capacity.pods import requested
 from airflow_elastic.engines.kube.checks import pod_template
-from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 
 if TYPE_CHECKING:
@@ -45,20 +44,13 @@ _RIGHTS = {
 }
 
 
-class ClusterRoom:
-    """The part of an engine that finds out how much room its cluster has. Implements `MeasuresRoom`."""
-
-    kind: ClassVar[Kind]
-
-    async def room(self, spec: RunSpec, limits: Collection[str] = ROOM_LIMITS) -> Room:
-        """See `MeasuresRoom`: by what pods request, and by the limits of the namespace and the queue."""
-        options = options_of(spec, self.kind.options)
-        pod = pod_template(self.kind, Job("s3://bucket/run", spec, 1, spec.workers.count), options)
-        async with hub(self._reach(options)) as shared:
-            return await measure(shared.client, pod, options, limits)
-
-    def _reach(self, options: KubeOptions) -> Access:
-        raise NotImplementedError
+async def cluster_room(
+    kind: Kind, access: Access, options: KubeOptions, spec: RunSpec, limits: Collection[str]
+) -> Room:
+    """How many workers of a specification fit now. See `MeasuresRoom`."""
+    pod = pod_template(kind, Job("s3://bucket/run", spec, 1, spec.workers.count), options)
+    async with hub(access) as shared:
+        return await measure(shared.client, pod, options, limits)
 
 
 async def measure(
