@@ -76,18 +76,13 @@ def wait_parked(airflow: Standalone, run: str) -> None:
     """Wait until the scheduler knows that the process of the task has ended.
 
     An answer before that fails the task, as the scheduler then takes it for one that was changed from outside. People
-    are not so fast.
+    are not so fast. A scheduler that was started again has a log of its own.
     """
 
     def probe() -> bool | None:
-        lines = airflow.log_path.read_text(errors="replace").splitlines()
-        return (
-            any(
-                "Received executor event" in line and "state success" in line and run in line
-                for line in lines
-            )
-            or None
-        )
+        logs = (log.read_text(errors="replace") for log in airflow.home.glob("*.log"))
+        words = ("Received executor event", "state success", run)
+        return any(all(word in line for word in words) for log in logs for line in log.splitlines()) or None
 
     poll("the scheduler to know of the wait", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
 
