@@ -14,6 +14,7 @@ from pathlib import Path
 from generator.airflow import operator_page
 from generator.commands import cli_page
 from generator.diagrams import attempt_states, packages, purposes
+from generator.examples import examples
 from generator.index import contents
 from generator.kube import owned_names, owner_fields
 from generator.metrics import airflow_metrics, prometheus_metrics
@@ -40,6 +41,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 REGIONS: Mapping[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "index.md": (("contents", contents),),
+    "how-to/build-a-pipeline.md": (("examples", examples),),
     "reference/failures.md": (("classes", failure_classes), ("rules", restart_rules)),
     "reference/pods.md": (("owned", owned_names), ("owners", owner_fields)),
     "explanation/architecture.md": (

@@ -1,7 +1,7 @@
 """Many sensors of a few runs in one event loop, as in one triggerer: what does it cost while nothing happens?
 
 `python -m tests.bench.scripts.sensors ROOT RUNS SENSORS SECONDS POLL`: prints as JSON the share of a processor in each
-fifth of that time, the bytes that the process grew by, requests to storage and looks of each run, and the seconds.
+fifth of that time, the bytes that the process grew by and has, its requests to storage by kind, and the seconds.
 """
 
 import asyncio
@@ -79,7 +79,9 @@ async def main(root: Path, runs: int, sensors: int, seconds: float, poll: float)
     lasted = time.monotonic() - began
     failed = [task.exception() for task in tasks if task.done()]
     assert not failed, failed[0]
-    found = {"cpu": shares, "grown": resident() - before, "requests": dict(requests), "seconds": lasted}
+    now = resident()
+    found = {"cpu": shares, "grown": now - before, "resident": now, "seconds": lasted}
+    found["requests"] = dict(requests)
     for task in tasks:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
