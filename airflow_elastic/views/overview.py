@@ -14,6 +14,9 @@ from airflow_elastic.core.overview.marks import thinned
 from airflow_elastic.core.overview.pace import recent_paces
 from airflow_elastic.core.overview.risk import at_risk, reached
 from airflow_elastic.core.overview.slow_ranks import slow_ranks
+from airflow_elastic.spec.codec import decode
+from airflow_elastic.spec.models.start import Origin
+from airflow_elastic.spec.training.early_stop import EarlyStop
 from airflow_elastic.views import history
 from airflow_elastic.views.cache import Reader, Snapshot
 
@@ -40,6 +43,7 @@ def overview(
     well = health(status, snapshot.at, written_at=snapshot.written_at)
     known = list(paces) or recent_paces(status)
     newest = status["checkpoints"]["newest"]
+    origin = status.get("origin")
     pace = statistics.median(known) if known else None
     return {
         "at": snapshot.at,
@@ -54,6 +58,8 @@ def overview(
             "at_risk": at_risk(status, pace),
         },
         "slow": slow_ranks(status),
+        "started_from": origin and decode(Origin, origin).words,
+        "early_stop": early_stop(snapshot),
         "attempts": [_attempt(attempt) for attempt in status["attempts"]],
         "marks": _marks(snapshot.events),
         "conditions": list(conditions),
@@ -89,6 +95,17 @@ def progress(status: Mapping[str, Any], paces: Sequence[float]) -> dict[str, Any
         "steps_per_second": 1.0 / pace if pace and going else None,
         "eta": None if when is None else {"seconds": when.seconds, "low": when.low, "high": when.high},
     }
+
+
+def early_stop(snapshot: Snapshot) -> dict[str, Any] | None:
+    """How near the run is to its early stop; None without one. Before the first report, `best` and `step` are None."""
+    text = snapshot.state.spec.early_stop
+    if text is None:
+        return None
+    rule = EarlyStop.parse(text)
+    watch = snapshot.document.get("early_stop") or {}
+    told = {name: watch.get(name) for name in ("best", "step")}
+    return {"metric": rule.metric, "patience": rule.patience, "since": watch.get("since", 0), **told}
 
 
 def _goodput(status: Mapping[str, Any]) -> dict[str, Any]:

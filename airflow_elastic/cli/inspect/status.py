@@ -30,6 +30,7 @@ from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.status import Wait, Waiting
+from airflow_elastic.spec.training.early_stop import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,6 +129,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
         f"{ranks} rank{'' if ranks == 1 else 's'}",
         *([f"starts from {decode(Origin, origin).words}"] if (origin := document.get("origin")) else []),
         _position(document),
+        *([f"early stop: {decode(Watch, watch).words}"] if (watch := document.get("early_stop")) else []),
         *_trainings(document),
         _saved(document, now, kept),
         _time(document),

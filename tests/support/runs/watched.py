@@ -16,6 +16,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.status import Progress, RankReport, Stretch
 from airflow_elastic.views.all_runs.below import id_of
 from airflow_elastic.web.standalone.runs import RunsBelow
@@ -26,12 +27,21 @@ TOKEN, PORT = "a-secret-of-tests", 8750
 BASE = f"http://127.0.0.1:{PORT}"
 
 
-def write_run(folder: Path, *events: ev.Event, progress: Progress | None = None, **changes: Any) -> Store:
+def write_run(
+    folder: Path,
+    *events: ev.Event,
+    progress: Progress | None = None,
+    origin: Origin | None = None,
+    **changes: Any,
+) -> Store:
     """A run of 2 workers whose journal has these events after its beginning, which was a minute ago."""
     store = open_store(str(folder))
     begun = time.time() - 60.0
     journal = Journal(store)
-    every: Sequence[ev.Event] = (ev.RunCreated(begun, spec(**changes), scales_in_place=True), *events)
+    every: Sequence[ev.Event] = (
+        ev.RunCreated(begun, spec(**changes), scales_in_place=True, origin=origin),
+        *events,
+    )
     for seq, event in enumerate(every):
         assert journal.append(seq, event)
     if progress is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from airflow_elastic.adapters.records.reports import write_status
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.runs import Run
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.status import RankReport
+from airflow_elastic.spec.training.early_stop import Watch
 from tests.support.builders import failed
 from tests.support.runs.watched import Browser, submitted, trained, write_run
 
@@ -34,6 +37,23 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     }
     assert sum(row["seconds"] for row in told["goodput"]["rows"]) == pytest.approx(told["goodput"]["wall"])
     assert [mark["kind"] for mark in told["marks"]] == ["attempt"]
+
+
+def test_what_it_began_with_and_how_near_its_early_stop_is(tmp_path: Path) -> None:
+    def told(name: str) -> tuple[object, object]:
+        document = Browser(tmp_path).of(name).json()
+        return document["started_from"], document["early_stop"]
+
+    write_run(tmp_path / "scratch", submitted(), progress=trained(250))
+    assert told("scratch") == (None, None)
+    origin = Origin("s3://models/digits", run="s3://runs/first", step=340, promotion=3)
+    write_run(tmp_path / "new", submitted(), origin=origin, early_stop="val_loss 5")
+    waiting = {"metric": "val_loss", "patience": 5, "since": 0, "best": None, "step": None}
+    assert told("new") == ("promotion 3 of s3://models/digits", waiting)
+    watch = Watch("val_loss", best=0.25, step=200, since=2, last=0.3)
+    progress = replace(trained(250), early_stop=watch)
+    write_run(tmp_path / "one", submitted(), progress=progress, early_stop="val_loss 5")
+    assert told("one") == (None, {**waiting, "since": 2, "best": 0.25, "step": 200})
 
 
 def test_why_a_run_failed(tmp_path: Path) -> None:

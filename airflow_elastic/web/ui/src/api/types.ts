@@ -131,6 +131,16 @@ export interface TimeRow {
   seconds: number;
 }
 
+/** An early stop: the run ends when `metric` has not improved in `patience` reports. */
+export interface EarlyStop {
+  metric: string;
+  patience: number;
+  /** Reports since the best value. */
+  since: number;
+  best: number | null;
+  step: number | null;
+}
+
 export interface AttemptSpan {
   number: number;
   from: number;
@@ -204,6 +214,9 @@ export interface Overview {
     at_risk: { steps: number; seconds: number } | null;
   };
   slow?: SlowRanks | null;
+  /** The weights that it began with, in words; null: from scratch. */
+  started_from?: string | null;
+  early_stop?: EarlyStop | null;
   attempts: AttemptSpan[];
   marks: Mark[];
   conditions: Condition[];
@@ -327,6 +340,8 @@ export interface Checkpoint {
   verified_by: string | null;
   pinned: { by: string | null; at: number | null } | null;
   used_by: string[];
+  /** What was measured of it later. */
+  evaluations?: { metrics: Record<string, number | null>; at: number; by: string }[];
   damaged: string | null;
 }
 

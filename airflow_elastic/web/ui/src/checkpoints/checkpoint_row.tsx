@@ -33,7 +33,6 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
   const now = useServerNow();
   const stored = !damaged && tiers.includes("storage");
   const wanted: ActionName[] = [...(pinned ? (["unpin"] as const) : stored ? (["pin"] as const) : []), ...(stored ? (["resume"] as const) : [])];
-  const metrics = Object.entries(numberMap(checkpoint.metrics));
   return (
     <tr className={damaged ? "el-row-error" : ""}>
       <th scope="row" className="el-num">{grouped(step)}</th>
@@ -54,13 +53,13 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
         <td
           data-name="Metric"
           className="el-num"
-          title={metrics.map(([name, value]) => `${name} ${measure(value)}`).join(", ") || undefined}
+          title={measures(checkpoint.metrics) || undefined}
         >
           {measure(number(checkpoint.metric))}
         </td>
       )}
       <td data-name="Verified" className="el-when"><Verified checkpoint={checkpoint} /></td>
-      <td data-name="Remarks">
+      <td data-name="Remarks" className="el-remarks">
         {damaged && <span className="el-text-error">Damaged: {damaged}</span>}
         {pinned && (
           <span>
@@ -68,6 +67,11 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
             {pinned.at !== null && <span className="el-muted"> <Moment at={pinned.at} /></span>}
           </span>
         )}
+        {checkpoint.evaluations?.map(({ metrics, at, by }) => (
+          <span key={`${by} ${at}`} title={by}>
+            Evaluated: {measures(metrics)} <span className="el-muted"><Moment at={at} /></span>
+          </span>
+        ))}
         {checkpoint.used_by.length > 0 && <span>Used by {checkpoint.used_by.join(", ")}</span>}
       </td>
       {actions.length > 0 && (
@@ -93,6 +97,11 @@ export function CheckpointRow({ checkpoint, metric, actions, onAsk }: Props) {
       )}
     </tr>
   );
+}
+
+/** `accuracy 0.91, loss 0.3` */
+function measures(metrics: Checkpoint["metrics"]): string {
+  return Object.entries(numberMap(metrics)).map(([name, value]) => `${name} ${measure(value)}`).join(", ");
 }
 
 /** When all its bytes were last compared with their checksums, and by whom; older releases have recorded neither. */

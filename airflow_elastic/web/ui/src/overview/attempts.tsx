@@ -22,6 +22,7 @@ export function Attempts({ overview }: { overview: Overview }) {
                 <Moment at={attempt.from} />, {duration((attempt.until ?? overview.status.ended_at ?? now) - attempt.from)},{" "}
                 {sizes(attempt)}
                 {stepsOf(attempt)}
+                {attempt.number === 1 && overview.started_from && `, began with ${overview.started_from}`}
               </span>
             </span>
           </li>

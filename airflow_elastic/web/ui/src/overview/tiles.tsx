@@ -1,7 +1,7 @@
 // The numbers of this moment, each with what it means beside it.
 import type { ReactNode } from "react";
 import { number } from "../api/numbers.ts";
-import type { Overview } from "../api/types.ts";
+import type { EarlyStop, Overview } from "../api/types.ts";
 import { count, grouped, measure, percent, rate } from "../format/numbers.ts";
 import { useServerNow } from "../parts/now.ts";
 import { ago, duration, roughly } from "../format/times.ts";
@@ -51,8 +51,15 @@ export function Tiles({ overview }: { overview: Overview }) {
             : `${grouped(status.checkpoints.committed)} committed`
         }
       />
+      {overview.early_stop && <EarlyStopTile {...overview.early_stop} />}
     </dl>
   );
+}
+
+/** How near the run is to its early stop. */
+function EarlyStopTile({ metric, patience, since, best, step }: EarlyStop) {
+  const more = best === null ? `no report of ${metric} yet` : `reports since the best ${metric}, ${measure(best)} at step ${grouped(step)}`;
+  return <Tile name="Early stop" value={`${grouped(since)} of ${grouped(patience)}`} more={more} />;
 }
 
 interface TileProps {

@@ -35,7 +35,7 @@ test("the list shows runs and totals, sorts, filters, and leads to a run", async
 });
 
 test("the overview says how it is, how far it is, what it would lose, and draws a chart of each kind", async () => {
-  const page = await see("?run=run/running", "Training, all 8 workers at work", /a failure now loses/, /done about/);
+  const page = await see("?run=run/running", "Training, all 8 workers at work", /a failure now loses/, /done about/, "reports since the best accuracy, 0.9130 at step 31,200", /began with promotion 3 of s3:\/\/models\/vit/);
   for (const name of ["Loss", "accuracy", "Samples per second", "Step time", "World size", "Goodput"]) {
     await page.getByRole("img", { name: new RegExp(`^${name} over time: now `) }).waitFor();
   }
@@ -138,7 +138,7 @@ test("a curve is smoothed, and the cursor says the step", async () => {
 });
 
 test("checkpoints show where they are kept, which are damaged and which are pinned", async () => {
-  await see("?run=run/running&view=checkpoints", "17 checkpoints", /Damaged: model\.4\.weight/, /Pinned by ada/, "Used by attempt 2, task evaluate of DAG vit-finetune", "by ranks of attempt 2");
+  await see("?run=run/running&view=checkpoints", "17 checkpoints", /Damaged: model\.4\.weight/, /Pinned by ada/, "Used by attempt 2, task evaluate of DAG vit-finetune", "by ranks of attempt 2", /Evaluated: accuracy 0\.9120/);
 });
 
 test("every state has a page of its own", async () => {
