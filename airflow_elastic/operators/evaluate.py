@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, XComNotFound
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    XComNotFound,
+)
 
 from airflow_elastic.control.models.evaluations import let_go, note
 from airflow_elastic.control.models.start_from import resolve
@@ -115,6 +121,8 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
         origin, hook, ti = state.origin, self._hook(), context["ti"]
         try:
             value = super()._conclude(context, run, state)
+        except AirflowRescheduleException:  # the same checkpoint is evaluated later
+            raise
         except AirflowException as error:
             is_last = isinstance(error, AirflowFailException) or ti.try_number > (ti.max_tries or 0)
             if origin is not None and is_last:

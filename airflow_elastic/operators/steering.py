@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_elastic.control.prune import prune_run
 from airflow_elastic.control.runs import Run
-from airflow_elastic.core.conditions import AtSize, Condition, HasCheckpoint, Look, Reached
+from airflow_elastic.core.conditions import AtSize, Condition, HasCheckpoint, Look, OutOfReach, Reached
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.task.on_run import OnRun, seconds_of
 from airflow_elastic.operators.task.parameters import interval_problem, is_missing, is_templated
@@ -29,6 +29,7 @@ class _SteeringOperator(OnRun, BaseOperator):
 
     Args:
         run_uri: where the run is stored.
+        optional: skip the task if there is no run. Default: False, the task fails.
         wait: wait until it is done; False: the task ends when the request is posted.
         wait_timeout: the task fails after waiting so long; seconds or a timedelta.
         elastic_conn_id: see ElasticTrainOperator.
@@ -44,6 +45,7 @@ class _SteeringOperator(OnRun, BaseOperator):
         self,
         *,
         run_uri: str,
+        optional: bool = False,
         wait: bool = True,
         wait_timeout: float | timedelta = 3600.0,
         elastic_conn_id: str = ElasticHook.default_conn_name,
@@ -53,7 +55,7 @@ class _SteeringOperator(OnRun, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.wait, self.deferrable = wait, deferrable
+        self.optional, self.wait, self.deferrable = optional, wait, deferrable
         if (problem := interval_problem("poll_interval", poll_interval)) is not None:
             raise SpecError(problem).below(self.task_id)
         self.wait_timeout = seconds_of("wait_timeout", wait_timeout)
@@ -63,19 +65,24 @@ class _SteeringOperator(OnRun, BaseOperator):
         self._set_run(run_uri, elastic_conn_id, aws_conn_id)
 
     def execute(self, context: Context) -> Any:
-        """Post the request, then wait."""
-        run, ti = Run(self._open_store()), context["ti"]
+        """Post the request, then wait; or skip the task if there is no run, and that is allowed."""
+        ti = context["ti"]
+        if self.optional and is_missing(self.run_uri):
+            raise AirflowSkipException("there is no run: the task that should push its URI has pushed none")
         try:
+            run = Run(self._open_newest())
             condition = self._ask(run, f"{ti.dag_id}.{ti.task_id}")
             if condition is not None:
                 self.log.info("%s", f"asked {run.store.uri} for {condition}")
             if condition is None or not self.wait:
                 return RunReader(run.store).summary()
             if self.deferrable:
-                self._defer_until(condition, self.poll_interval, self.wait_timeout)
+                self._defer_until(condition, self.poll_interval, self.wait_timeout, run_uri=run.store.uri)
             return self._wait_here(run, condition)
         except RunMissing as error:  # another task may be about to create it
-            raise AirflowException(str(error)) from error
+            raise self._too_late(str(error), ended=True) from error
+        except OutOfReach as error:
+            raise self._too_late(str(error), ended=error.ended) from error
         except InvalidInput as error:
             raise AirflowFailException(str(error)) from error
         except ElasticError as error:
@@ -84,8 +91,16 @@ class _SteeringOperator(OnRun, BaseOperator):
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Return the summary of the run after the trigger has fired. Raises AirflowException if it will never hold."""
         if "error" in event:
-            raise AirflowException(str(event["error"]))
+            raise self._too_late(str(event["error"]), ended=bool(event.get("ended")))
         return event["reached"]
+
+    def _too_late(self, text: str, *, ended: bool) -> AirflowException:
+        """The exception for a run that does not reach it any more."""
+        return AirflowSkipException(text) if ended and self.optional else AirflowException(text)
+
+    def _skip_if_ended(self, run: Run) -> None:
+        if self.optional and run.state.ended:
+            raise AirflowSkipException(f"{run.store.uri} has ended")
 
     def _ask(self, run: Run, by: str) -> Condition | None:
         """Post the request. Returns what to wait for; None if it is done already."""
@@ -118,6 +133,7 @@ class ElasticScaleOperator(_SteeringOperator):
     Args:
         run_uri: where the run is stored. (The XCom `run_uri` of a training task names it, once that task has begun.)
         workers: how many; between the run's `min_workers` and `max_workers`.
+        optional: skip the task if there is no run, or it has ended or ends. Default: False, the task fails.
         wait: wait until they train; False: end when the request is posted. Default: True.
         wait_timeout: the task fails after waiting so long; the request stays. Seconds or a timedelta. Default: 3600.
         elastic_conn_id: see ElasticTrainOperator.
@@ -146,6 +162,7 @@ class ElasticScaleOperator(_SteeringOperator):
 
     def _ask(self, run: Run, by: str) -> Condition:
         workers = self._count()
+        self._skip_if_ended(run)
         run.ask_scale(workers, by=by)
         return AtSize(workers)
 
@@ -160,6 +177,7 @@ class ElasticCheckpointOperator(_SteeringOperator):
 
     Args:
         run_uri: where the run is stored. (The XCom `run_uri` of a training task names it, once that task has begun.)
+        optional: skip the task if there is no run, or it has ended or ends. Default: False, the task fails.
         wait: wait for the checkpoint; False: end when the request is posted. Default: True.
         wait_timeout: the task fails after waiting so long; the request stays. Seconds or a timedelta. Default: 3600.
         elastic_conn_id: see ElasticTrainOperator.
@@ -172,6 +190,7 @@ class ElasticCheckpointOperator(_SteeringOperator):
     """
 
     def _ask(self, run: Run, by: str) -> Condition:
+        self._skip_if_ended(run)
         step = int(RunReader(run.store).summary()["step"])
         run.ask_save(by=by)
         return HasCheckpoint(step=max(1, step))
@@ -202,24 +221,8 @@ class ElasticStopOperator(_SteeringOperator):
         SpecError: at parse time, if an argument has a value that is not allowed.
     """
 
-    def __init__(self, *, optional: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.optional = optional
-
-    def execute(self, context: Context) -> Any:
-        """Post the request, then wait; or skip the task if there is no run, and that is allowed."""
-        if self.optional and is_missing(self.run_uri):
-            raise AirflowSkipException("no run to stop: the task that should push its URI has pushed none")
-        return super().execute(context)
-
     def _ask(self, run: Run, by: str) -> Condition | None:
-        try:
-            ended = run.state.ended
-        except RunMissing as error:
-            if self.optional:
-                raise AirflowSkipException(f"no run to stop: {error}") from error
-            raise
-        if ended:
+        if run.state.ended:
             return None
         run.ask_stop(by=by)
         return Reached(state="ended")

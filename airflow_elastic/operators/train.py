@@ -48,7 +48,8 @@ class ElasticTrainOperator(DrivesRun):
     - A run that failed or was stopped is reopened. It goes on from its newest checkpoint, with its full number of
       restarts and a new deadline.
     - A run that succeeded, but whose result no task has taken, is returned as it is.
-    - If the task itself has *succeeded*, clearing it trains again from the start, at `<run_uri>~2`.
+    - If the task itself has *succeeded*, clearing it trains again from the start, at `<run_uri>~2`. A scale step, a save
+      or a stop that is asked of `run_uri` then goes there.
     - A run with another specification (the DAG was edited) is refused. Give another `run_uri`, or start a new DAG run.
       The same DAG in another folder (a new version of its bundle) is the same run.
 
@@ -133,6 +134,8 @@ class ElasticTrainOperator(DrivesRun):
             workers are noticed at once. Default: 2.
         skip_on_stop: skip the task if somebody stops its run, instead of failing it: for a sweep that stops its losers.
             Default: False.
+        requeue_on_stop: queue the task again if somebody stops its run: for a training that gives way to others. In its
+            turn it goes on from its newest checkpoint. It uses up no `retries`. Default: False.
         on_restart: called when an attempt follows one that was lost or has failed. A function or a notifier class, the
             path of one, `AsyncCallback(Notifier, kwargs={"text": "{{ event.text }}"})`, or a list of these.
         on_scale: called when the number of workers changes.
@@ -214,6 +217,7 @@ class ElasticTrainOperator(DrivesRun):
         deferrable: bool = True,
         poll_interval: float | timedelta = 2.0,
         skip_on_stop: bool = False,
+        requeue_on_stop: bool = False,
         on_restart: Any = None,
         on_scale: Any = None,
         on_unhealthy: Any = None,
@@ -254,7 +258,7 @@ class ElasticTrainOperator(DrivesRun):
         self.aws_conn_id = aws_conn_id
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self.skip_on_stop = skip_on_stop
+        self.skip_on_stop, self.requeue_on_stop = skip_on_stop, requeue_on_stop
         given = {"on_restart": on_restart, "on_scale": on_scale, "on_unhealthy": on_unhealthy}
         self._set_callbacks({**given, "on_checkpoint": on_checkpoint})
         self._refuse_early()

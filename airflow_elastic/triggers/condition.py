@@ -59,7 +59,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
         try:
             payload: dict[str, Any] = {"reached": await self._wait()}
         except OutOfReach as error:
-            payload = {"error": str(error), "ended": True}
+            payload = {"error": str(error), "ended": error.ended}
         except InvalidInput as error:
             payload = {"error": str(error), "ended": False}
         await asyncio.sleep(max(0.0, began + EARLIEST_EVENT_SECONDS - time.monotonic()))

@@ -1,1 +1,1 @@
-"""What the DAGs digits_quickstart, digits_retrain and digits_kubernetes are made of."""
+"""What the DAGs digits_* are made of."""

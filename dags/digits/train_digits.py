@@ -23,6 +23,7 @@ parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--lr", type=float, default=1e-3)
 parser.add_argument("--seed", type=int, default=0, help="of the order of the samples, and of dropout")
 parser.add_argument("--step-seconds", type=float, default=0.0, help="let each step take so long, to watch it")
+parser.add_argument("--slow-rank", type=int, help="this rank is slow, to see what is done about it")
 options = parser.parse_args()
 
 run = elastic.init()  # 1: joins the other ranks
@@ -33,6 +34,8 @@ with np.load(io.BytesIO(read(options.data))) as stored:
         torch.from_numpy(stored[name]).to(run.device) for name in ("validation_images", "validation_labels")
     ]
 model = network().to(run.device)
+if run.rank == options.slow_rank:
+    model[0].register_forward_hook(lambda *_: time.sleep(0.5))
 if run.world_size > 1:
     model = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)

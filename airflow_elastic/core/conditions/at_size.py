@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_elastic.core.conditions.look import OutOfReach
+from airflow_elastic.core.conditions.look import Overruled
 from airflow_elastic.core.event_sentences import workers
 from airflow_elastic.spec.validation import Checks, positive_int
 
@@ -40,7 +40,8 @@ class AtSize:
         """The summary of the run, with `workers`, once they train.
 
         Raises:
-            OutOfReach: the run has ended, or somebody has asked for another number meanwhile.
+            OutOfReach: the run has ended.
+            Overruled: somebody has asked for another number meanwhile.
         """
         wanted = look.document["target_workers"]
         stretches = look.document["attempts"][-1]["stretches"]
@@ -54,5 +55,5 @@ class AtSize:
         if look.outcome is not None:
             raise look.out_of_reach(str(self))
         if before is not None and before.document["target_workers"] == self.workers != wanted:
-            raise OutOfReach(f"{look.uri}: somebody has asked for {wanted} workers instead of {self.workers}")
+            raise Overruled(f"{look.uri}: somebody has asked for {wanted} workers instead of {self.workers}")
         return None

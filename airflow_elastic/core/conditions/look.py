@@ -13,7 +13,19 @@ if TYPE_CHECKING:
 
 
 class OutOfReach(ElasticError):
-    """The run has ended, and the condition will never hold."""
+    """The condition will never hold.
+
+    Attributes:
+        ended: whether the reason is that the run has ended.
+    """
+
+    ended = True
+
+
+class Overruled(OutOfReach):
+    """The run goes on, and somebody has asked something else of it meanwhile."""
+
+    ended = False
 
 
 @dataclass(frozen=True, slots=True)

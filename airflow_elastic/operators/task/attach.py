@@ -55,6 +55,24 @@ def current(hook: ElasticHook, uri: str) -> Store:
     raise AssertionError  # count() has no end
 
 
+def newest(hook: ElasticHook, uri: str) -> Store:
+    """The store of the newest run at this URI: beside one that has succeeded there may be `<uri>~2`, and so on.
+
+    Raises:
+        StoreError: the storage cannot be reached.
+    """
+    found = hook.open_store(uri)
+    for candidate in _candidates(uri):
+        store = hook.open_store(candidate)
+        state = replay(Journal(store).read())
+        if state is None:
+            return found
+        found = store
+        if state.outcome != "succeeded":
+            return found
+    raise AssertionError  # count() has no end
+
+
 def acknowledge(run: Run, owner: str) -> None:
     """Record that the task has taken the run's result."""
     run.store.create(layout.ACKNOWLEDGED + owner, b"")

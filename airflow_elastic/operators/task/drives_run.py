@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
+    AirflowRescheduleException,
     AirflowSkipException,
     TaskDeferralError,
     TaskDeferralTimeout,
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 
+#: A stopped task is queued again after so long: what it was stopped for is queued by then.
+REQUEUE_AFTER = timedelta(seconds=10)
+
+
 class DrivesRun(Lineage, BaseOperator):
     """A task that drives a run to its end. Subclasses say which run: its specification and its URI."""
 
@@ -59,6 +65,7 @@ class DrivesRun(Lineage, BaseOperator):
     deferrable: bool
     poll_interval: Any
     skip_on_stop: bool
+    requeue_on_stop: bool
     callbacks: dict[str, list[dict[str, Any]]]
     _foreground: Foreground | None = None
 
@@ -167,6 +174,9 @@ class DrivesRun(Lineage, BaseOperator):
         self._ended_run = run
         if state.outcome != "succeeded":
             error = failure(run, state, self.log)
+            if self.requeue_on_stop and is_stopped(state):
+                self.log.info("%s", f"{error}; the task is queued again, and goes on from there")
+                raise AirflowRescheduleException(datetime.now(UTC) + REQUEUE_AFTER)  # type: ignore[no-untyped-call]
             raise AirflowSkipException(str(error)) if self.skip_on_stop and is_stopped(state) else error
         ti = context["ti"]
         try:

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_elastic.core.conditions import Condition, to_plain
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.task.attach import newest
 from airflow_elastic.operators.task.deferral import check_trigger
 from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
 from airflow_elastic.spec.errors import Problem, SpecError
@@ -54,8 +55,24 @@ class OnRun:
             raise AirflowFailException(str(problem))
         return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id).open_store(self.run_uri)
 
+    def _open_newest(self) -> Store:
+        """The storage of the newest run there: a task that has succeeded and is run again trains beside it, at `~2`.
+
+        Raises:
+            AirflowException, AirflowFailException: see `_open_store`.
+            StoreError: the storage cannot be reached.
+        """
+        self._open_store()
+        return newest(ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id), self.run_uri)
+
     def _defer_until(
-        self, condition: Condition, poll_seconds: float, timeout: float | timedelta | None, **kwargs: Any
+        self,
+        condition: Condition,
+        poll_seconds: float,
+        timeout: float | timedelta | None,
+        *,
+        run_uri: str | None = None,
+        **kwargs: Any,
     ) -> NoReturn:
         """Wait in the triggerer, then call `resume` with the event and `kwargs`.
 
@@ -63,13 +80,14 @@ class OnRun:
             condition: what to wait for.
             poll_seconds: the longest time between two looks, seconds.
             timeout: the longest wait, seconds. Default: no limit.
+            run_uri: of the run. Default: the argument of the task.
             kwargs: further arguments of `resume`, plain JSON.
 
         Raises:
             AirflowFailException: an argument cannot be handed to the triggerer.
         """
         trigger = ElasticRunConditionTrigger(
-            run_uri=self.run_uri,
+            run_uri=run_uri or self.run_uri,
             condition=to_plain(condition),
             elastic_conn_id=self.elastic_conn_id,
             aws_conn_id=self.aws_conn_id,

@@ -13,7 +13,6 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowNotFoundException,
-    AirflowSkipException,
 )
 
 import airflow_elastic.operators
@@ -23,7 +22,6 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.core.conditions import OutOfReach, Reached
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.hooks.elastic import Settings
-from airflow_elastic.operators import ElasticStopOperator
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.provider_info import get_provider_info
 from airflow_elastic.sensors import ElasticRunSensor
@@ -206,16 +204,6 @@ def test_a_connection_has_namespace_and_queue_for_cluster_engines(monkeypatch: p
     }
     assert hook.engine_options("local", {"python": "p"}) == {"python": "p"}
     assert ElasticHook().engine_options("job", {"image": "x"}) == {"image": "x"}
-
-
-def test_a_teardown_that_finds_no_run_is_skipped_if_that_is_allowed(tmp_path: Path) -> None:
-    context: Any = {"ti": FakeTask(task_id="end")}
-    for rendered in (str(tmp_path / "none"), "None"):
-        for optional, error in ((True, AirflowSkipException), (False, AirflowException)):
-            end = ElasticStopOperator(task_id="end", run_uri="{{ uri }}", optional=optional)
-            end.run_uri = rendered
-            with pytest.raises(error, match=r"no run|pushed none"):
-                end.execute(context)
 
 
 @pytest.mark.parametrize("module", [airflow_elastic.operators, airflow_elastic.sensors])
