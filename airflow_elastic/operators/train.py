@@ -48,8 +48,8 @@ class ElasticTrainOperator(DrivesRun):
     - A run that failed or was stopped is reopened. It goes on from its newest checkpoint, with its full number of
       restarts and a new deadline.
     - A run that succeeded, but whose result no task has taken, is returned as it is.
-    - If the task itself has *succeeded*, clearing it trains again from the start, at `<run_uri>~2`. A scale step, a save
-      or a stop that is asked of `run_uri` then goes there.
+    - If the task itself has *succeeded*, clearing it trains again from the start, at `<run_uri>~2`. Scale steps,
+      saves and stops that are asked of `run_uri` then go there.
     - A run with another specification (the DAG was edited) is refused. Give another `run_uri`, or start a new DAG run.
       The same DAG in another folder (a new version of its bundle) is the same run.
 
