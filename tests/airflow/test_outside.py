@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from airflow_elastic.spec import layout
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from airflow_elastic.triggers.metrics import METRICS
 from tests.airflow.conftest import DAGS
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.machine.tries import Try
+from tests.support.training.saving import network, save
 
 LINE = re.compile(
     r"airflow\.(?P<name>elastic\.[\w.]+)(?P<tags>(,\w+=[^:,]*)*):(?P<value>[^|]*)\|(?P<kind>\w+)"
@@ -118,6 +120,25 @@ def events(lineage: Path) -> list[dict[str, Any]]:
     if not lineage.exists():
         return []
     return [json.loads(line) for line in lineage.read_text().splitlines() if line.startswith("{")]
+
+
+def test_lineage_has_the_promoted_model(told: Standalone, lineage: Path) -> None:
+    told.wait_for_dag("promote")
+    home = told.home / "promoted"
+    save(home / "run", 5, network(5))
+    run = told.trigger("promote", {"step": 5, "accuracy": 0.8})
+    told.wait_run("promote", run, timeout=PATIENCE_SECONDS)
+
+    def complete() -> dict[str, Any] | None:
+        mine = [one for one in events(lineage) if one["job"]["name"] == "promote.promote"]
+        return next((one for one in mine if one["eventType"] == "COMPLETE"), None)
+
+    event = poll("a COMPLETE event of the promotion", complete, timeout=PATIENCE_SECONDS)
+    inputs, outputs = (
+        [(one["namespace"], one["name"]) for one in event[name]] for name in ("inputs", "outputs")
+    )
+    assert ("file", f"{home}/run/{layout.manifest(5)}") in inputs
+    assert ("file", f"{home}/models") in outputs
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""What OpenLineage gets of a task: a run facet with the course of the run, and its newest checkpoint as a dataset.
+"""What OpenLineage gets of a task. Only where `apache-airflow-providers-openlineage` is installed, which calls this.
 
-What it has started from is an input dataset. Only where the provider `apache-airflow-providers-openlineage` is
-installed, which calls these methods.
+Of a training: a run facet with the course of the run. What it has started from is an input dataset, its newest
+checkpoint an output. Of a promotion: the checkpoint is an input, and the model URI the output. So the two make a chain.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
     from airflow_elastic.control.runs import Run
+    from airflow_elastic.spec.models import Promotion
 
 #: Name of the run facet.
 FACET = "elastic_run"
@@ -40,6 +41,26 @@ class Lineage:
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
         """The same for a task that has failed."""
         return self.get_openlineage_facets_on_complete(task_instance)
+
+
+class ModelLineage:
+    """The same for a task that changes which model is promoted."""
+
+    _made: tuple[str, Promotion] | None = None
+    """The model URI, and the record."""
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The checkpoint and the model. None if nothing was promoted."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+
+        if self._made is None:
+            return None
+        model_uri, record = self._made
+        checkpoint = f"{record.run}/{layout.manifest(record.step)}"
+        return OperatorLineage(
+            inputs=[InputDataset(*_dataset(checkpoint))], outputs=[OutputDataset(*_dataset(model_uri))]
+        )
 
 
 def course(run: Run) -> dict[str, Any]:
@@ -86,6 +107,8 @@ def _inputs(run: Run) -> list[Any]:
     origin = run.state.origin
     if origin is None:
         return []
+    if origin.promotion is not None:
+        return [InputDataset(*_dataset(origin.source))]
     if origin.file is None and origin.run is not None and origin.step is not None:
         return [InputDataset(*_dataset(f"{origin.run}/{layout.manifest(origin.step)}"))]
     return [InputDataset(*_dataset(origin.file or origin.source))]

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_elastic.hooks import ElasticHook
+from airflow_elastic.operators.task.lineage import ModelLineage
 from airflow_elastic.operators.task.outlets import tell_outlets
 from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
 from airflow_elastic.spec.codec import encode
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.models import Promotion
 
 
-class OnModel(BaseOperator):
+class OnModel(ModelLineage, BaseOperator):
     """A task that changes which model is promoted.
 
     Args:
@@ -59,6 +60,7 @@ class OnModel(BaseOperator):
 
     def _told(self, context: Context, record: Promotion) -> dict[str, Any]:
         """The record as the task's result; the events of its outlets get it, too."""
+        self._made = self.model_uri, record
         plain: dict[str, Any] = encode(record)
         tell_outlets(context, {"model_uri": self.model_uri, **plain})
         return plain

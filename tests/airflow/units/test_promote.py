@@ -18,10 +18,16 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_elastic.adapters.records import checkpoint_retention, promotions
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.control import start_run
 from airflow_elastic.control.models import TorchExporter
 from airflow_elastic.operators import ElasticPromoteOperator, ElasticRollbackOperator
 from airflow_elastic.operators.task import approval
+from airflow_elastic.operators.task.lineage import Lineage
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.models.start import StartFrom
+from airflow_elastic.testing.fake_engine import FakeEngine
+from tests.support.builders import spec
 from tests.support.models import a_run, exported
 from tests.support.runs.surface import FakeTask
 
@@ -68,6 +74,24 @@ def test_the_record_is_the_result_and_the_metadata_of_the_asset(model: Store, ru
     assert told["outlet_events"][asset].extra == {"model_uri": model.uri, **result}
     assert task.execute(context(task)) == result, "a retry"
     assert len(promotions.history(model)) == 1
+
+
+def test_lineage_is_a_chain_from_run_to_model_to_run(model: Store, run: Store, tmp_path: Path) -> None:
+    def names(datasets: Any) -> list[tuple[str, str]]:
+        return [(one.namespace, one.name) for one in datasets]
+
+    task = promote_task(model, run, step=10)
+    assert task.get_openlineage_facets_on_complete(None) is None
+    task.execute(context(task))
+    promotion = task.get_openlineage_facets_on_complete(None)
+    assert names(promotion.inputs) == [("file", f"{run.uri}/{layout.manifest(10)}")]
+    assert names(promotion.outputs) == [("file", model.uri)]
+    training = Lineage()
+    start = StartFrom(model.uri)
+    training._ended_run = start_run(
+        open_store(str(tmp_path / "next")), spec(start_from=start), engine=FakeEngine()
+    )
+    assert names(training.get_openlineage_facets_on_complete(None).inputs) == names(promotion.outputs)
 
 
 def test_a_worse_one_is_skipped_with_both_values(model: Store, run: Store) -> None:
