@@ -143,17 +143,15 @@ class ElasticPromoteOperator(Approval, OnModel):
         """Promote after a person has agreed, if the rule still holds. Raises AirflowSkipException if nobody has."""
         try:
             person = self._agreed(event)
-        except AirflowSkipException:
+            self.step, self.best = step, None
+            candidate, request = self._prepared(context, by=f"{person}, by {who(context['ti'])}")
+            if isinstance(candidate, Promotion):
+                return self._told(context, candidate)
+            return self._promote(context, candidate, request)
+        finally:  # what is promoted has a pin of its own by now
             with contextlib.suppress(ElasticError):
-                checkpoint_retention.release(
-                    self._hook().open_store(str(self.source)), step, by=waiting(context["ti"])
-                )
-            raise
-        self.step, self.best = step, None
-        candidate, request = self._prepared(context, by=f"{person}, by {who(context['ti'])}")
-        if isinstance(candidate, Promotion):
-            return self._told(context, candidate)
-        return self._promote(context, candidate, request)
+                source = self._hook().open_store(str(self.source))
+                checkpoint_retention.release(source, step, by=waiting(context["ti"]))
 
     def _prepared(self, context: Context, by: str | None = None) -> tuple[Candidate | Promotion, Request]:
         if is_missing(self.source):

@@ -11,6 +11,11 @@ AROUND = (
         f"{OPERATOR}::test_a_cleared_task_takes_its_run_over_and_training_never_stops",
     ),
     (
+        "the same for every sensor and other operator",
+        "Cleared, tried again, mapped, marked, or without a triggerer for a while, it does its work once.",
+        "tests/airflow/test_waits.py",
+    ),
+    (
         "dynamic mapping",
         "Each task instance has a run of its own.",
         f"{OPERATOR}::test_mapped_instances_have_a_run_each",

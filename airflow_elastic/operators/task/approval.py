@@ -60,8 +60,9 @@ class Approval:
 
 
 def waiting(ti: Any) -> str:
-    """Who keeps the checkpoint meanwhile."""
-    return f"waits for approval in {ti.dag_id}.{ti.task_id} ({ti.run_id})"
+    """Who keeps the checkpoint meanwhile: each mapped task instance for itself."""
+    index = "" if ti.map_index is None or ti.map_index < 0 else f"[{ti.map_index}]"
+    return f"waits for approval in {ti.dag_id}.{ti.task_id}{index} ({ti.run_id})"
 
 
 def question(candidate: Candidate, model: str, source: str) -> str:

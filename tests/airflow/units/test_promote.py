@@ -193,8 +193,16 @@ def test_a_person_is_asked(model: Store, run: Store, monkeypatch: pytest.MonkeyP
         with pytest.raises(AirflowSkipException, match=said):
             task.decided(told, event, 20)
         assert list(checkpoint_retention.pins(run)) == [10]
+    checkpoint_retention.pin(run, 20, by=held)
     agreed = task.decided(told, {"chosen_options": ["Promote"], "responded_by_user": ada}, 20)
     assert (agreed["number"], agreed["by"]) == (2, "ada, by retrain.promote (tomorrow)")
+    assert checkpoint_retention.is_pinned_by(run, 20, f"promoted to {model.uri}")
+    assert not checkpoint_retention.is_pinned_by(run, 20, held), "nothing waits any more"
+
+
+def test_each_mapped_task_that_waits_keeps_its_checkpoint_for_itself() -> None:
+    held = [approval.waiting(FakeTask(map_index=index)) for index in (-1, 0, 1)]
+    assert len({*held}) == 3
 
 
 def test_going_back(model: Store, run: Store) -> None:

@@ -1,0 +1,262 @@
+"""Every sensor and operator besides training, and what may happen to a task, on a real Airflow.
+
+All kinds are in one DAG run, so that one killed triggerer serves all of them. What they wait for is written by the
+test, as a controller would write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.records import promotions
+from airflow_elastic.adapters.records.mailbox import Mailbox
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.control.runs import Run
+from airflow_elastic.testing.airflow_rest import poll
+from airflow_elastic.testing.standalone import Standalone
+from tests.airflow.dags.waits_dag import KINDS, WRONG
+from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.places import Place, save_source
+
+#: These do not wait.
+AT_ONCE = ("prune", "rollback")
+
+#: Indices of the mapped tasks: what they wait for comes, or cannot come any more; they are marked while they wait.
+GOOD, BAD, SUCCESS, FAILED = range(4)
+
+#: How a task ends if what it waits for cannot come any more, and a part of what its log says.
+OTHERWISE = {
+    "run": ("failed", "has failed at step 0 (no luck): it does not reach step 20 any more"),
+    "checkpoint": ("failed", "it does not reach a checkpoint with loss < 1 any more"),
+    "health": ("skipped", "it does not reach a sign of bad health any more"),
+    "capacity": ("failed", "the shelf is gone"),
+    "scale": ("failed", "it does not reach 2 workers any more"),
+    "save": ("failed", "it does not reach a checkpoint of step 1 or later any more"),
+    "stop": ("success", "asked"),
+    "prune": ("success", "removed checkpoints [10]"),
+    "evaluate": ("failed", "this evaluation is bad"),
+    "promote": ("skipped", "admin has refused it"),
+    "rollback": ("failed", "has no promotion"),
+}
+
+#: What the log says of a template that renders to nonsense.
+SAID = {
+    "run": "run_uri: given 'runs/mine'; allowed: an absolute path, or s3://bucket/prefix",
+    "checkpoint": "metric: given 'loss low'; allowed: a metric, one of < <= > >= ==, and a number",
+    "health": "run_uri: given '7'; allowed: an absolute path",
+    "capacity": "workers: given 'many'; allowed: an integer",
+    "scale": "workers: given 'many'; allowed: an integer",
+    "save": "run_uri: ",
+    "stop": "run_uri: given 'runs/mine'",
+    "prune": "run_uri: ",
+    "evaluate": "step: given 'last'; allowed: an integer",
+    "promote": "rule: given 'loss low'; allowed: a metric",
+    "rollback": "to: given 'first'; allowed: an integer",
+}
+
+
+def waiting(name: str) -> str:
+    """The state of a task that has done what it can for now."""
+    return {"promote": "awaiting_input"}.get(name, "success" if name in AT_ONCE else "deferred")
+
+
+@dataclass
+class Waits:
+    """The task instances of one DAG run."""
+
+    airflow: Standalone
+    dag: str
+    run_id: str
+
+    def tasks(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """All, by their names and map indices."""
+        path = f"dags/{self.dag}/dagRuns/{self.run_id}/taskInstances"
+        found = self.airflow.rest("GET", path, params={"limit": 100})["task_instances"]
+        return {(one["task_id"], one["map_index"]): one for one in found}
+
+    def states(self) -> dict[tuple[str, int], str | None]:
+        return {key: one["state"] for key, one in self.tasks().items()}
+
+    def wait(
+        self, wanted: Mapping[tuple[str, int], str], *, tries: int = 1, places: Iterable[Place] = ()
+    ) -> None:
+        """Wait until tasks are in these states, in this try or a later one. Meanwhile the runs of places report."""
+
+        def probe() -> bool | None:
+            for place in places:
+                place.report()
+            found = self.tasks()
+            done = [
+                found[key]["state"] == state and found[key]["try_number"] >= tries
+                for key, state in wanted.items()
+                if key in found
+            ]
+            return (len(done) == len(wanted) and all(done)) or None
+
+        def hint() -> str:
+            other = {key: state for key, state in self.states().items() if state != wanted.get(key)}
+            return f"others: {other}; {self.airflow.condition()}"
+
+        poll(f"states of {self.dag}", probe, timeout=PATIENCE_SECONDS, every=0.5, hint=hint)
+
+    def xcom(self, name: str, index: int = -1) -> Any:
+        return self.airflow.xcom(self.dag, self.run_id, name, map_index=index)
+
+    def log(self, name: str, index: int = -1) -> str:
+        return self.airflow.task_log(self.dag, self.run_id, name, map_index=index)
+
+    def clear(self) -> None:
+        """All at once."""
+        body = {"dry_run": False, "only_failed": False, "dag_run_id": self.run_id, "task_ids": [*KINDS]}
+        self.airflow.rest("POST", f"dags/{self.dag}/clearTaskInstances", json=body)
+
+    def answer(self, word: str, index: int = -1) -> None:
+        """Of a person who is asked about the promotion."""
+        path = f"dags/{self.dag}/dagRuns/{self.run_id}/taskInstances/promote/{index}/hitlDetails"
+        self.airflow.rest("PATCH", path, json={"chosen_options": [word], "params_input": {}})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("waits")
+    save_source(made)
+    return made
+
+
+def begin(airflow: Standalone, dag: str, folder: Path, **conf: Any) -> Waits:
+    airflow.wait_for_dag(dag)
+    return Waits(airflow, dag, airflow.trigger(dag, {"place": str(folder), **conf}))
+
+
+# -- one of each: cleared while it waits, then without a triggerer, then tried again after it was done ---------------
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path) -> Place:
+    return Place(folder)
+
+
+@pytest.fixture(scope="module")
+def one_of_each(standalone: Standalone, folder: Path, place: Place) -> Waits:
+    waits = begin(standalone, "elastic_waits", folder, unlucky=True)
+    wait_cleared_killed_and_tried_again(waits, place)
+    return waits
+
+
+def wait_cleared_killed_and_tried_again(waits: Waits, place: Place) -> None:
+    """Until all have succeeded in their third try."""
+    waits.wait({(name, -1): waiting(name) for name in KINDS})
+    waits.clear()
+    second = {(name, -1): waiting(name) for name in KINDS if name not in AT_ONCE}
+    waits.wait(second, tries=2)
+    waits.airflow.kill_triggerer()
+    place.go_on()
+    waits.answer("Promote")
+    waits.airflow.start_triggerer()
+    waits.wait({(name, -1): "success" for name in KINDS}, tries=3, places=[place])
+
+
+def test_cleared_without_a_triggerer_and_tried_again_they_do_their_work_once(
+    one_of_each: Waits, folder: Path, place: Place
+) -> None:
+    found = {name: one["try_number"] for (name, _), one in one_of_each.tasks().items()}
+    assert found == dict.fromkeys(KINDS, 3)
+    asked = [one.by for one in Mailbox(place.run.store).read()]
+    assert sorted({*asked}) == ["elastic_waits.save", "elastic_waits.scale"]
+    models = [promotions.history(open_store(str(folder / name))) for name in ("models", "older")]
+    assert [[one.kind for one in model] for model in models] == [
+        ["promote"],
+        ["promote", "promote", "rollback"],
+    ]
+
+
+RESULTS = {
+    "run": {"state": "running", "step": 20},
+    "checkpoint": {"checkpoint": 20, "metrics": {"loss": 0.5}},
+    "health": {"alarms": [{"alarm": "restarts", "text": "1 restarts are used, of 6"}]},
+    "capacity": {"workers": 2},
+    "scale": {"workers": 2},
+    "save": {"checkpoint": 20},
+    "stop": {"state": "stopped"},
+    "prune": {"removed": []},  # by the third try
+    "evaluate": {"step": 5},
+    "promote": {"number": 1, "step": 5},
+    "rollback": {"number": 3, "restores": 1},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_result(one_of_each: Waits, name: str) -> None:
+    result = one_of_each.xcom(name)
+    assert {key: result[key] for key in RESULTS[name]} == RESULTS[name]
+
+
+# -- four of each, mapped: done, done for, marked as success, marked as failed ---------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mapped(standalone: Standalone, folder: Path) -> Waits:
+    names = ("good", "bad", "success", "failed")
+    places = [Place(folder / name, promoted=name != "bad") for name in names]
+    waits = begin(standalone, "elastic_waits_mapped", folder)
+    all_of = [(name, index) for name in KINDS for index in range(4)]
+    waits.wait({key: "failed" if key == ("rollback", BAD) else waiting(key[0]) for key in all_of})
+    for name in KINDS:
+        if name not in AT_ONCE:
+            for index, state in ((SUCCESS, "success"), (FAILED, "failed")):
+                standalone.set_task_state(waits.dag, waits.run_id, name, state, index)  # type: ignore[arg-type]
+    places[BAD].go_wrong()
+    for index in (GOOD, SUCCESS, FAILED):
+        places[index].go_on()
+    waits.answer("Promote", GOOD)
+    waits.answer("Refuse", BAD)
+    ends = {(name, GOOD): "success" for name in KINDS}
+    ends |= {(name, BAD): OTHERWISE[name][0] for name in KINDS}
+    waits.wait(ends, places=[places[GOOD]])
+    return waits
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_mapped_tasks_wait_each_for_their_own_and_say_why_it_does_not_come(mapped: Waits, name: str) -> None:
+    assert mapped.xcom(name, GOOD)
+    assert OTHERWISE[name][1] in mapped.log(name, BAD)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in AT_ONCE])
+def test_a_marked_task_stays_as_it_was_marked_and_nothing_waits_for_it_any_more(
+    mapped: Waits, folder: Path, name: str
+) -> None:
+    for index, state in ((SUCCESS, "success"), (FAILED, "failed")):
+        task = mapped.airflow.task(mapped.dag, mapped.run_id, name, index)
+        assert (task["state"], task["try_number"]) == (state, 1)
+        place = folder / state
+        if name == "promote":
+            assert promotions.current(open_store(str(place / "models"))) is None
+        if name == "evaluate":
+            uri = mapped.airflow.xcom(mapped.dag, mapped.run_id, name, "run_uri", map_index=index)
+            run = Run(open_store(uri))
+            poll("the run to end", lambda r=run: r.state.ended or None, timeout=PATIENCE_SECONDS)
+            assert run.state.reason == f"stopped by Airflow: the task is {state}"
+
+
+# -- templates that render to nonsense -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wrong(standalone: Standalone, folder: Path, place: Place) -> Waits:
+    waits = begin(standalone, "elastic_waits_wrong", folder)
+    waits.wait({(name, -1): "failed" for name in WRONG})
+    return waits
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_template_that_renders_to_nonsense_is_refused_at_once_by_the_name_of_its_parameter(
+    wrong: Waits, name: str
+) -> None:
+    assert SAID[name] in wrong.log(name)
+    assert wrong.tasks()[(name, -1)]["try_number"] == 1
