@@ -12,7 +12,7 @@ AROUND = (
     ),
     (
         "the same for every sensor and other operator",
-        "Cleared, tried again, mapped, marked, or without a triggerer for a while, it does its work once.",
+        "After a clear, a retry or a lost triggerer it goes on, and does its work once. So does each mapped instance.",
         "tests/airflow/test_waits.py",
     ),
     (
