@@ -202,6 +202,7 @@ class ElasticStopOperator(_SteeringOperator):
         ElasticStopOperator(task_id="stop", run_uri="{{ ti.xcom_pull('train', key='run_uri') }}")
 
     The task that drives the run fails, and is not tried again; a run that was stopped goes on if that task is cleared.
+    With `skip_on_stop` that task is skipped. With `requeue_on_stop` it is queued again, and the run then goes on.
     The result is a dict with `run_uri`, `state`, `step` and `checkpoint`. As a teardown it ends a training that its DAG
     run leaves behind:
 

@@ -19,7 +19,7 @@ from airflow_elastic.operators.task.parameters import (
     is_templated,
     uri_problem,
 )
-from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -292,7 +292,10 @@ class ElasticTrainOperator(DrivesRun):
         names = [*PATHS, "run_uri", "elastic_conn_id", "aws_conn_id", "deferrable", "poll_interval"]
         given = {name: getattr(self, name) for name in names}
         late = {name for name in self.template_fields if name in given and is_templated(given[name])}
-        if problems := early_problems(given | {"active_deadline": self._deadline()}, late):
+        problems = early_problems(given | {"active_deadline": self._deadline()}, late)
+        if self.skip_on_stop and self.requeue_on_stop:
+            problems.append(Problem("requeue_on_stop", True, "False, because skip_on_stop is True"))
+        if problems:
             raise SpecError(*problems).below(self.task_id)
         if isinstance(self.poll_interval, timedelta):
             self.poll_interval = self.poll_interval.total_seconds()

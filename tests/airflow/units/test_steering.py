@@ -25,6 +25,7 @@ from airflow_elastic.operators import (
     ElasticTrainOperator,
 )
 from airflow_elastic.operators.task.attach import acknowledge, attach
+from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
 from tests.support.runs.surface import FakeHook, FakeTask, begun, ended, operator
 
@@ -113,6 +114,8 @@ def test_a_stopped_run_queues_its_task_again_if_it_gives_way(hook: FakeHook, tmp
         stopped.execute({"ti": FakeTask()})
     events = Journal(hook.open_store(str(tmp_path / "stopped"))).read()
     assert type(events[-1]).__name__ == "RunReopened"
+    with pytest.raises(SpecError, match="requeue_on_stop: given True; allowed: False"):
+        operator(requeue_on_stop=True, skip_on_stop=True)
     failed = end("failed", requeue_on_stop=True)
     with pytest.raises(AirflowException, match="failed: because"):
         failed.resume({"ti": FakeTask()}, {}, str(tmp_path / "failed"))
