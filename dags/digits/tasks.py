@@ -21,8 +21,9 @@ MODEL = Asset("digits_model")
 
 
 @task
-def prepare() -> str:
-    """Write the data set, and return its URI."""
+def prepare(month: str | None = None) -> str:
+    """Write the data set, or that of a month ("1" to "12"), and return its URI."""
     from digits import data
 
-    return data.write(ElasticHook().open_store(Variable.get("digits_home", default=None) or _LOCAL))
+    home = ElasticHook().open_store(Variable.get("digits_home", default=None) or _LOCAL)
+    return data.write(home, None if month is None else int(month))

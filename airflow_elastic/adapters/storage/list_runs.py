@@ -9,6 +9,8 @@ from airflow_elastic.adapters.storage.s3.store import S3Store
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow_elastic.adapters.storage.store import Store
 
 #: How many folders deep to look for runs. A task's run is in the folder of its map index, which is in those of its
@@ -16,8 +18,12 @@ if TYPE_CHECKING:
 DEPTH, FOLDERS = 4, 5_000
 
 
-def runs_below(store: Store) -> list[str]:
+def runs_below(store: Store, known: Collection[str] = ()) -> list[str]:
     """The paths of the runs below the store, relative to it, sorted: `mnist/first`. Does not look inside a run.
+
+    Args:
+        store: the place.
+        known: paths that were found before. If such a folder is still there, it is not asked again what it is.
 
     Raises:
         StoreError: the storage is out of reach.
@@ -32,7 +38,7 @@ def runs_below(store: Store) -> list[str]:
             for name in _folders(store, prefix):
                 seen += 1
                 key = f"{prefix}{name}/"
-                if store.list(key + layout.journal_entry(0)):
+                if key.rstrip("/") in known or store.list(key + layout.journal_entry(0)):
                     found.append(key.rstrip("/"))
                 else:
                     deeper.append(key)

@@ -41,7 +41,16 @@ class ElasticPromotionEventTrigger(Watcher):
         aws_conn_id: str | None = None,
         poll_seconds: float = 10.0,
     ) -> None:
-        super().__init__(("model_uri", model_uri), existing, elastic_conn_id, aws_conn_id, poll_seconds)
+        super().__init__(
+            model_uri,
+            {
+                "model_uri": model_uri,
+                "existing": existing,
+                "elastic_conn_id": elastic_conn_id,
+                "aws_conn_id": aws_conn_id,
+                "poll_seconds": poll_seconds,
+            },
+        )
 
     def _numbers(self, store: Store) -> list[int]:
         return promotions.numbers(store)

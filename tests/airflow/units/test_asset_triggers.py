@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,8 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.triggers import ElasticCheckpointEventTrigger, ElasticPromotionEventTrigger
 from airflow_elastic.triggers.assets import watcher
-from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.models import a_run, exported, saved
-
-
-class State(dict[str, Any]):
-    """An asset's state store, as far as triggers use it."""
-
-    async def aget(self, key: str) -> Any:
-        return self.get(key)
-
-    async def aset(self, key: str, value: Any) -> None:
-        self[key] = value
+from tests.support.runs.triggerer import State, Triggerer
 
 
 class Away(State):
@@ -58,33 +47,6 @@ class Several(State):
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SETTLE_SECONDS", 0.0)
-
-
-class Triggerer:
-    """Runs a trigger until it is killed."""
-
-    def __init__(self, trigger: Any, state: State | None) -> None:
-        path, kwargs = trigger.serialize()
-        assert path.endswith(type(trigger).__name__)
-        self.trigger = type(trigger)(**kwargs)
-        self.trigger.asset_state_store = state
-        self.events: list[dict[str, Any]] = []
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        async for event in self.trigger.run():
-            self.events.append(event.payload)
-
-    async def until(self, number: int, state: State | None = None, noted: int | None = None) -> None:
-        """Wait for so many events; and until the newest number is noted."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.events) < number or (state is not None and noted not in state.values()):
-                assert not self._task.done(), self._task
-                await asyncio.sleep(0.01)
-
-    async def kill(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
 
 @pytest.fixture
