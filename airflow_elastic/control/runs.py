@@ -182,7 +182,7 @@ def start_run(
             _refuse_hidden(engine, origin, spec)
         probe(store)
         if origin is not None:
-            hold(origin, opens, by=store.uri, lasting=not spec.evaluation)
+            hold(origin, opens, by=store.uri)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
         adopts = tuple(sorted({one.run for one in checkpoints.readable(store)} - {""})) or None
         created = ev.RunCreated(time.time(), spec, in_place, owner, adopts, task, origin)

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     Opens = Callable[[str], Store]
 
 
-#: The end of the name of a run that has pinned what it starts from.
-_HOLDS = ", which starts from it"
-
-
 def resolve(start: StartFrom, opens: Opens) -> Origin | None:
     """The weights to begin with.
 
@@ -57,14 +53,13 @@ def resolve(start: StartFrom, opens: Opens) -> Origin | None:
         raise InvalidInput(f"start_from: {error}") from error
 
 
-def hold(origin: Origin, opens: Opens, *, by: str, lasting: bool = True) -> None:
+def hold(origin: Origin, opens: Opens, *, by: str) -> None:
     """Pin the checkpoint that a run starts from, so that nothing removes it.
 
     Args:
         origin: what it starts from.
         opens: opens the store at a URI.
         by: URI of the run.
-        lasting: whether the pin stays when the run has ended. Then it replaces the pin of a run, which may not last.
 
     Raises:
         InvalidInput: it was removed meanwhile.
@@ -74,22 +69,13 @@ def hold(origin: Origin, opens: Opens, *, by: str, lasting: bool = True) -> None
         store = opens(origin.run)
         try:
             checkpoint_retention.pin(store, origin.step, by=holder(by))
-            former = checkpoint_retention.pins(store).get(origin.step)
-            if (
-                lasting
-                and former is not None
-                and (former.by or "").endswith(_HOLDS)
-                and former.by != holder(by)
-            ):
-                checkpoint_retention.unpin(store, origin.step)
-                checkpoint_retention.pin(store, origin.step, by=holder(by))
         except CheckpointDamaged as error:
             raise InvalidInput(f"start_from: {error}") from error
 
 
 def holder(run: str) -> str:
     """Who pins the checkpoint that a run starts from."""
-    return f"run {run}{_HOLDS}"
+    return f"run {run}, which starts from it"
 
 
 def _file(start: StartFrom, opens: Opens) -> Origin:

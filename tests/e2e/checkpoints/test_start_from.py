@@ -17,7 +17,9 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
 from airflow_elastic.control.jobs import job_of
 from airflow_elastic.control.models import Request, TorchExporter, promote
+from airflow_elastic.control.models.evaluations import let_go
 from airflow_elastic.control.models.start_from import holder
+from airflow_elastic.control.runs import open_run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import find_engine
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -235,16 +237,25 @@ async def test_another_optimizer_is_refused(source: Path, tmp_path: Path) -> Non
     assert f"start_from: checkpoint 8 of {source}" in (state.reason or "")
 
 
-async def test_a_pin_that_lasts_replaces_one_that_does_not(source: Path, tmp_path: Path) -> None:
-    """An evaluation that ends takes its pin away. A run that has started meanwhile still needs the checkpoint."""
-    store = open_store(str(source))
-    start = StartFrom(str(source))
-    begun_by = []
-    for name, evaluation in (("evaluation", True), ("next", None), ("another evaluation", True)):
+async def test_each_holds_what_it_starts_from_until_it_lets_go(source: Path, tmp_path: Path) -> None:
+    """Evaluations of one checkpoint at the same time, a training that starts from it, and a person."""
+    store, start = open_store(str(source)), StartFrom(str(source))
+    by = {"anna": "anna"}
+    for name, evaluation in (("one", True), ("other", True), ("training", None)):
         uri = tmp_path / name
         start_run(open_store(str(uri)), warm(tmp_path / "out", start=start, evaluation=evaluation))
-        begun_by.append(checkpoint_retention.pins(store)[8].by)
-    assert begun_by == [holder(str(tmp_path / name)) for name in ("evaluation", "next", "next")]
+        by[name] = holder(str(uri))
+        if name == "one":
+            checkpoint_retention.pin(store, 8, by="anna")
+    left = {*by}
+    for name in ("one", "other", None):
+        assert {who for who, told in by.items() if checkpoint_retention.is_pinned_by(store, 8, told)} == left
+        if name is not None:
+            origin = open_run(str(tmp_path / name)).state.origin
+            assert origin is not None
+            let_go(origin, open_store, by=str(tmp_path / name))
+            left.remove(name)
+    assert left == {"anna", "training"}
 
 
 @pytest.mark.parametrize("engine", ["job", "pytorchjob"])
