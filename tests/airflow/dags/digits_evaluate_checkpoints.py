@@ -1,0 +1,1 @@
+../../../dags/digits_evaluate_checkpoints.py
