@@ -1,4 +1,6 @@
-"""Trains on the digits of one month after the other, each time from the model so far. This is a year of it:
+"""Trains on the digits of one month after the other, each time from the model so far.
+
+This is a backfill of a year:
 
     airflow dags unpause digits_backfill
     airflow backfill create --dag-id digits_backfill --from-date 2025-01-01 --to-date 2025-12-31 \\

@@ -20,7 +20,7 @@ from airflow_elastic.control.models.start_from import resolve
 from airflow_elastic.operators.task.on_model import whole_number
 from airflow_elastic.operators.task.parameters import is_missing
 from airflow_elastic.operators.train import ElasticTrainOperator
-from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, SpecError
+from airflow_elastic.spec.errors import CheckpointMissing, ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.models.start import StartFrom
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
         source: URI of a run, or of a model (its promoted model), or a file of weights.
         step: of a run: the checkpoint of this step. Default: the newest one.
         best: of a run: the checkpoint with the best value of a metric, e.g. `max accuracy`.
-        optional: skip the task if there is no checkpoint or promoted model yet. Default: False, the task fails.
+        optional: skip the task if there is no checkpoint or promoted model yet, or the run has removed that of `step`.
+            Default: False, the task fails.
         kwargs: all other arguments of ElasticTrainOperator, except `start_from`.
 
     Raises:
@@ -94,19 +95,26 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
             raise AirflowSkipException(
                 f"nothing to evaluate: source is {self.source!r}, so the task that should name it was skipped"
             )
-        if self.optional:
-            hook = self._hook()
-            try:
-                found = resolve(self._start(optional=True), hook.open_store)
-            except InvalidInput as error:
-                raise AirflowFailException(str(error)) from error
-            except ElasticError as error:
-                raise AirflowException(str(error)) from error
-            if found is None:
-                raise AirflowSkipException(
-                    f"nothing to evaluate: {self.source} has no checkpoint or promoted model yet"
-                )
-        return super().execute(context)
+        try:
+            if self.optional:
+                self._skip_if_nothing()
+            return super().execute(context)
+        except AirflowFailException as error:
+            if self.optional and isinstance(error.__cause__, CheckpointMissing):
+                raise AirflowSkipException(f"nothing to evaluate: {error}") from error
+            raise
+
+    def _skip_if_nothing(self) -> None:
+        try:
+            found = resolve(self._start(optional=True), self._hook().open_store)
+        except InvalidInput as error:
+            raise AirflowFailException(str(error)) from error
+        except ElasticError as error:
+            raise AirflowException(str(error)) from error
+        if found is None:
+            raise AirflowSkipException(
+                f"nothing to evaluate: {self.source} has no checkpoint or promoted model yet"
+            )
 
     def _start(self, *, optional: bool = False) -> StartFrom:
         return StartFrom(

@@ -91,6 +91,10 @@ class RunMissing(InvalidInput):
     """A URI that holds no run."""
 
 
+class CheckpointMissing(InvalidInput):
+    """A run that has no checkpoint of the step that was asked for: it never had one, or has removed it."""
+
+
 class RunDiffers(InvalidInput):
     """A URI that holds a run other than the one that was asked for.
 

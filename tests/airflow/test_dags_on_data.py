@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,16 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.records import promotions
+from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, promotions
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
-from airflow_elastic.control.runs import open_run
+from airflow_elastic.control.models.choose import choose
+from airflow_elastic.control.runs import Run, open_run
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec.models import Promotion
+from airflow_elastic.testing.airflow_rest import AirflowError, poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS, until
 
-BACKFILL, SCRATCH = "digits_backfill", "digits_scratch"
+DAGS = Path(__file__).parents[2] / "dags"
+BACKFILL, SCRATCH, EVALUATE = "digits_backfill", "digits_scratch", "digits_evaluate_checkpoints"
 
 
 # -- a month of data after the other ---------------------------------------------------------------------------------
@@ -43,12 +49,19 @@ class Months:
             "reprocess_behavior": "failed",
             **options,
         }
-        made = self.airflow.rest("POST", "backfills", json=body)
-        assert made["completed_at"] is None
+        assert self.airflow.rest("POST", "backfills", json=body)["completed_at"] is None
+        return self.made()
+
+    def made(self) -> list[str]:
+        """The DAG runs of all backfills, the first month first."""
         asked = {"run_type": "backfill", "order_by": "logical_date", "limit": 100}
         runs = self.airflow.rest("GET", f"dags/{BACKFILL}/dagRuns", params=asked)["dag_runs"]
-        ids = {datetime.fromisoformat(run["logical_date"]).month: str(run["dag_run_id"]) for run in runs}
-        return [ids[month] for month in range(first, last + 1)]
+        return [str(run["dag_run_id"]) for run in runs]
+
+    def over(self) -> bool | None:
+        """Whether no backfill goes on; None if one does."""
+        found = self.airflow.rest("GET", "backfills", params={"dag_id": BACKFILL})["backfills"]
+        return all(one["completed_at"] for one in found) or None
 
     def moment(self, run_id: str, task: str, field: str) -> datetime:
         return datetime.fromisoformat(self.airflow.task(BACKFILL, run_id, task)[field])
@@ -84,7 +97,8 @@ def test_a_backfill_of_a_quarter_with_a_month_that_fails(standalone: Standalone)
     standalone.wait_run(BACKFILL, february, "failed", timeout=2 * PATIENCE_SECONDS)
     standalone.wait_task(BACKFILL, march, "prepare", timeout=2 * PATIENCE_SECONDS)
     assert standalone.task_state(BACKFILL, march, "train") is None
-    assert "one running backfill" in str(refused(months))
+    with pytest.raises(AirflowError, match="already a running backfill"):
+        months.backfill(1, 3)
 
     standalone.clear_task(BACKFILL, february, "train", include_downstream=True)
     standalone.wait_run(BACKFILL, march, timeout=8 * PATIENCE_SECONDS)
@@ -102,10 +116,26 @@ def test_a_backfill_of_a_quarter_with_a_month_that_fails(standalone: Standalone)
     months.promoted()
 
 
-def refused(months: Months) -> Exception:
-    with pytest.raises(Exception, match="backfill") as raised:
-        months.backfill(1, 3)
-    return raised.value
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_a_backfill_of_a_year(standalone: Standalone) -> None:
+    """By the command, as the DAG says it; and again: there is nothing to do."""
+    months = Months(standalone)
+    standalone.wait_for_dag(BACKFILL)
+    year = ["--from-date", "2025-01-01", "--to-date", "2025-12-31", "--max-active-runs", "12"]
+    words = ["backfill", "create", "--dag-id", BACKFILL, *year, "--reprocess-behavior", "failed"]
+    standalone.command(*words)
+    run_ids = months.made()
+    assert len(run_ids) == 12
+    standalone.wait_run(BACKFILL, run_ids[-1], timeout=16 * PATIENCE_SECONDS)
+    months.check_order(run_ids)
+    found = months.promoted()
+    assert len(found) > 3
+    poll("the backfill to be over", months.over, timeout=PATIENCE_SECONDS)
+    standalone.command(*words)
+    poll("the next one to be over", months.over, timeout=PATIENCE_SECONDS)
+    assert months.made() == run_ids
+    assert months.promoted() == found
 
 
 # -- what exists only while a training does --------------------------------------------------------------------------
@@ -157,3 +187,72 @@ def test_the_teardown_runs_whatever_the_training_does(standalone: Standalone, sc
     again = torn_down(standalone, good, scratch / good)
     assert standalone.xcom(SCRATCH, good, "train", "run_uri").endswith("~2")
     assert again.outcome == "succeeded"
+
+
+# -- evaluation beside a training ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluates(standalone: Standalone) -> Iterator[None]:
+    """The DAG runs for each event, and its trigger watches."""
+    standalone.wait_for_dag(EVALUATE)
+    (asset,) = standalone.rest("GET", "assets", params={"name_pattern": "digits_checkpoint"})["assets"]
+    notes = f"assets/{asset['id']}/state-store"
+    poll(
+        "the trigger to watch",
+        lambda: standalone.rest("GET", notes)["asset_state_store"] or None,
+        timeout=PATIENCE_SECONDS,
+        hint=standalone.condition,
+    )
+    yield
+    standalone.rest("PATCH", f"dags/{EVALUATE}", json={"is_paused": True})
+
+
+@pytest.fixture
+def in_a_shell(standalone: Standalone, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A long training that no task drives, where those of digits_quickstart are. It saves every 50 steps."""
+    monkeypatch.syspath_prepend(str(DAGS))
+    import digits.data
+
+    data = digits.data.write(open_store(str(standalone.home / "digits")))
+    run = open_store(str(standalone.home / "elastic-runs/digits_quickstart/train/in a shell"))
+    words = ["run", "--every-steps", "50", "--keep", "100", "--uri", run.uri, "--"]
+    script = [
+        str(DAGS / "digits/train_digits.py"),
+        "--data",
+        data,
+        "--epochs",
+        "10000",
+        "--step-seconds",
+        "0.2",
+    ]
+    command = [sys.executable, "-m", "airflow_elastic.cli", *words, *script]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as training:
+        try:
+            yield run
+        finally:
+            training.send_signal(signal.SIGINT)  # it saves and ends
+            training.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.siblings("example DAGs")
+@pytest.mark.timeout(1200)
+def test_every_second_checkpoint_is_evaluated_while_training_goes_on(
+    standalone: Standalone, evaluates: None, in_a_shell: Store
+) -> None:
+    run = in_a_shell
+    found = poll(
+        "two evaluations",
+        lambda: told if len(told := checkpoint_retention.all_evaluations(run)) > 1 else None,
+        timeout=3 * PATIENCE_SECONDS,
+        hint=standalone.condition,
+    )
+    assert not Run(run).state.ended, "it trains on"
+    assert sorted(found)[:2] == [100, 200]
+    assert all(len(one) == 1 for one in found.values())
+    manifest = checkpoints.read(run, 100)
+    measured = checkpoint_retention.measured(run, manifest)
+    assert measured["accuracy"] == found[100][0].metrics["accuracy"]
+    assert 0.15 < measured["accuracy"] <= 1
+    best = choose(run, best="max accuracy")
+    assert checkpoint_retention.measured(run, best)["accuracy"] >= measured["accuracy"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, journal
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
-from airflow_elastic.spec.errors import InvalidInput, Problem, RunMissing, SpecError
+from airflow_elastic.spec.errors import CheckpointMissing, InvalidInput, Problem, RunMissing, SpecError
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
@@ -24,7 +24,8 @@ def choose(store: Store, step: int | None = None, best: str | None = None) -> Ma
 
     Raises:
         RunMissing: there is no run, or it has no checkpoint yet.
-        InvalidInput: there is no such checkpoint; both are given.
+        CheckpointMissing: there is none of this step.
+        InvalidInput: no checkpoint has this metric; both are given.
     """
     if step is not None and best is not None:
         raise SpecError(Problem("best", best, "none with `step`: one of them chooses the checkpoint"))
@@ -33,7 +34,7 @@ def choose(store: Store, step: int | None = None, best: str | None = None) -> Ma
             return checkpoints.read(store, step)
         except CheckpointDamaged as error:
             there = ", ".join(map(str, checkpoints.steps(store))) or "none"
-            raise InvalidInput(f"{error}; there are: {there}") from error
+            raise CheckpointMissing(f"{error}; there are: {there}") from error
     is_ours = journal.is_ours(store)
     found = [one for one in checkpoints.readable(store) if is_ours(one)]
     if not found:

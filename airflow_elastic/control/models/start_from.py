@@ -8,7 +8,7 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints, 
 from airflow_elastic.adapters.records.checkpoints import CheckpointDamaged
 from airflow_elastic.control.models.choose import choose
 from airflow_elastic.spec import layout
-from airflow_elastic.spec.errors import InvalidInput, Problem, RunMissing, SpecError
+from airflow_elastic.spec.errors import CheckpointMissing, InvalidInput, Problem, RunMissing, SpecError
 from airflow_elastic.spec.models.start import Origin
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def resolve(start: StartFrom, opens: Opens) -> Origin | None:
         None if there are none yet, and `start` is optional.
 
     Raises:
-        InvalidInput: there is no such run, model, file or checkpoint; or the checkpoint cannot be read.
+        CheckpointMissing: the run has no checkpoint of this step.
+        InvalidInput: there is no such run, model or file; or the checkpoint cannot be read.
         StoreError: the place cannot be read.
     """
     try:
@@ -49,6 +50,8 @@ def resolve(start: StartFrom, opens: Opens) -> Origin | None:
         ) from error
     except SpecError as error:
         raise error.below("start_from") from error
+    except CheckpointMissing as error:
+        raise CheckpointMissing(f"start_from: {error}") from error
     except InvalidInput as error:
         raise InvalidInput(f"start_from: {error}") from error
 
@@ -62,7 +65,7 @@ def hold(origin: Origin, opens: Opens, *, by: str) -> None:
         by: URI of the run.
 
     Raises:
-        InvalidInput: it was removed meanwhile.
+        CheckpointMissing: it was removed meanwhile.
         StoreError: it cannot be pinned.
     """
     if origin.file is None and origin.run is not None and origin.step is not None:
@@ -70,7 +73,7 @@ def hold(origin: Origin, opens: Opens, *, by: str) -> None:
         try:
             checkpoint_retention.pin(store, origin.step, by=holder(by))
         except CheckpointDamaged as error:
-            raise InvalidInput(f"start_from: {error}") from error
+            raise CheckpointMissing(f"start_from: {error}") from error
 
 
 def holder(run: str) -> str:

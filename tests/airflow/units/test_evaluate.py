@@ -98,6 +98,9 @@ def test_nothing_to_evaluate(hook: FakeHook, tmp_path: Path) -> None:
     optional = evaluate_task(nothing, optional=True)
     with pytest.raises(AirflowSkipException, match="has no checkpoint or promoted model yet"):
         optional.execute(context(optional, FakeTask()))
+    gone = evaluate_task(a_run(tmp_path / "run", {10: {}}).uri, optional=True, step=5)
+    with pytest.raises(AirflowSkipException, match="step 5 has no committed checkpoint; there are: 10"):
+        gone.execute(context(gone, FakeTask()))
     wanted = evaluate_task(nothing)
     with pytest.raises(AirflowFailException, match="start_from"):
         wanted.execute(context(wanted, FakeTask()))
