@@ -71,9 +71,11 @@ class Months:
         for before, after in pairwise(run_ids):
             assert self.moment(after, "train", "start_date") >= self.moment(before, "promote", "end_date")
         number = None
-        for run_id in run_ids:
+        for month, run_id in enumerate(run_ids, start=1):
             uri = self.airflow.xcom(BACKFILL, run_id, "train", "run_uri")
-            origin = open_run(uri).state.origin
+            state = open_run(uri).state
+            assert state.spec.command[2].endswith(f"months/{month:02}.npz")
+            origin = state.origin
             assert (origin.promotion if origin else None) == number
             number = next((one.number for one in self.promoted() if one.run == uri), number)
 
