@@ -80,7 +80,7 @@ class ElasticHook(BaseHook):
             InvalidInput: a field is not text.
         """
         try:
-            extra = self.get_connection(self.elastic_conn_id).extra_dejson
+            extra = self._connection().extra_dejson
         except AirflowNotFoundException:
             if self.elastic_conn_id != self.default_conn_name:
                 raise
@@ -92,6 +92,9 @@ class ElasticHook(BaseHook):
                     f"the connection {self.elastic_conn_id!r} has {name} {value!r}; allowed: text"
                 )
         return Settings(**given)
+
+    def _connection(self) -> Any:
+        return self.get_connection(self.elastic_conn_id)
 
     @property
     def run_root(self) -> str:

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
+from airflow.models import Connection, DagModel
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
 from airflow.models.xcom import XComModel
+from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import HTTPException
 from sqlalchemy import select
 
@@ -130,7 +132,12 @@ class Locator:
         at, located = self._known.get(key, (0.0, None))
         now = time.monotonic()
         if located is None or now - at > _SECONDS:
-            located = self._sharing(_checked(ti, told, rendered), now)
+            try:
+                located = self._sharing(_checked(ti, told, rendered), now)
+            except AirflowNotFoundException as error:
+                raise HTTPException(
+                    404, f"{error} on the API server, which needs it to find the run: define it there, too"
+                ) from error
             if len(self._known) > _MOST:
                 self._known.clear()
             self._known[key] = now, located
@@ -165,7 +172,7 @@ def check_owner(uri: str, tasks: Collection[str | None], key: str) -> None:
 
 def _checked(ti: TaskInstance, told: str, rendered: dict[str, str | None]) -> Located:
     conn_id = rendered["elastic_conn_id"] or ElasticHook.default_conn_name
-    hook = ElasticHook(conn_id, aws_conn_id=rendered["aws_conn_id"])
+    hook = _TeamHook(ti.dag_id, conn_id, aws_conn_id=rendered["aws_conn_id"])
     roots = [hook.run_root, *_page_roots()]
     # Without a run_uri, the root at the start of the task may be any of the roots.
     own = [rendered["run_uri"]] if rendered["run_uri"] else [default_uri(root, ti) for root in roots]
@@ -180,6 +187,20 @@ def _checked(ti: TaskInstance, told: str, rendered: dict[str, str | None]) -> Lo
             "Ask an administrator to add one to [elastic] page_roots",
         )
     return Located(hook.open_store(told), (conn_id, hook.aws_conn_id))
+
+
+class _TeamHook(ElasticHook):
+    """Settings of the connection of a DAG's team. The API server serves all teams, and has none itself."""
+
+    def __init__(self, dag_id: str, elastic_conn_id: str, *, aws_conn_id: str | None) -> None:
+        super().__init__(elastic_conn_id, aws_conn_id=aws_conn_id)
+        self._dag_id = dag_id
+
+    def _connection(self) -> Any:
+        team = DagModel.get_team_name(self._dag_id) if conf.getboolean("core", "multi_team") else None
+        if team is None:
+            return super()._connection()
+        return Connection.get_connection_from_secrets(self.elastic_conn_id, team_name=team)
 
 
 def page_roots() -> list[str]:

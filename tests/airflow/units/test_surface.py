@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowNotFoundException,
 )
+from fastapi import HTTPException
 
 import airflow_elastic.operators
 import airflow_elastic.sensors
@@ -29,6 +30,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.triggers.looks import RunReader
+from airflow_elastic.web.airflow.locate_run import Locator, TaskInstance
 from tests.support.runs.surface import FakeHook, FakeTask, begun, ended, operator
 
 # -- hook, link, sensor ------------------------------------------------------------------------------------------------
@@ -55,6 +57,16 @@ def test_the_default_connection_need_not_exist_any_other_must(
         _ = ElasticHook("mine").run_root
     monkeypatch.setenv("AIRFLOW__ELASTIC__RUN_ROOT", "s3://bucket/runs/")
     assert ElasticHook().run_root == "s3://bucket/runs"
+
+
+def test_a_page_whose_connection_only_workers_know_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _connection(monkeypatch)
+    ti = TaskInstance("a dag", "today", "train", -1)
+    with pytest.raises(
+        HTTPException, match="`mine` isn't defined on the API server, which needs it"
+    ) as error:
+        Locator().check(ti, "/runs/x", {"run_uri": "/runs/x", "elastic_conn_id": "mine", "aws_conn_id": None})
+    assert error.value.status_code == 404
 
 
 def test_only_known_keys_of_a_connection_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
