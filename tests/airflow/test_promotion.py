@@ -12,12 +12,13 @@ from airflow_elastic.adapters.records import promotions
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.control.models import Request, TorchExporter, promote
+from airflow_elastic.spec import layout
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.training.saving import network, save
 
-WATCHERS = ("on_promotion", "on_checkpoint", "on_outlet")
+WATCHERS = ("on_promotion", "on_checkpoint", "on_folder", "on_outlet")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,14 @@ def place(standalone: Standalone) -> Path:
     made = standalone.home / "promoted"
     for step in (5, 10):
         save(made / "run", step, network(step))
+    save_below(made / "runs/one", 5)
     return made
+
+
+def save_below(run: Path, step: int) -> None:
+    """Save, where a folder with runs is watched: a run has a journal."""
+    save(run, step, network(step))
+    open_store(str(run)).create(layout.journal_entry(0), b"{}")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +101,8 @@ def wait_noted(airflow: Standalone, asset: str, number: int) -> None:
 
     def probe() -> bool | None:
         noted = airflow.rest("GET", f"assets/{found['id']}/state-store")["asset_state_store"]
-        return any(one["value"] == number for one in noted) or None
+        values = [one["value"] for one in noted]
+        return any(number in (one.values() if isinstance(one, dict) else [one]) for one in values) or None
 
     poll(f"a note of {number}", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
 
@@ -140,16 +149,20 @@ def test_each_is_an_event_once_also_over_a_restart(standalone: Standalone, place
     assert (back["number"], back["restores"]) == (3, 1)
     wait_told(standalone, "on_promotion", "number", [1, 2, 3])
     wait_told(standalone, "on_checkpoint", "step", [5, 10])
+    wait_told(standalone, "on_folder", "step", [5])
     wait_told(standalone, "on_outlet", "number", [1])
-    for name, number in (("promoted", 3), ("saved", 10)):
+    for name, number in (("promoted", 3), ("saved", 10), ("in a folder", 5)):
         wait_noted(standalone, name, number)
     killed = standalone.kill_triggerer()
     assert killed
     save(place / "run", 15, network(15))
+    save_below(place / "runs/one", 15)
+    save_below(place / "runs/two/0", 7)
     promote(model, open_store(str(place / "run")), Request("anna, in a shell", step=15), TorchExporter())
     standalone.start_triggerer()
     wait_told(standalone, "on_promotion", "number", [1, 2, 3, 4])
     wait_told(standalone, "on_checkpoint", "step", [5, 10, 15])
+    wait_told(standalone, "on_folder", "step", [5, 7, 15])
     newest = next(one for one in payloads(standalone, "on_promotion") if one["number"] == 4)
     assert newest["by"] == "anna, in a shell"
     assert json.loads(model.get("current.json") or b"")["number"] == 4

@@ -28,6 +28,15 @@ saved = Asset(
         AssetWatcher(name="s", trigger=ElasticCheckpointEventTrigger(RUN, existing=True, poll_seconds=1.0))
     ],
 )
+saved_below = Asset(
+    "in a folder",
+    watchers=[
+        AssetWatcher(
+            name="b",
+            trigger=ElasticCheckpointEventTrigger(runs_uri=f"{HOME}/runs", existing=True, poll_seconds=1.0),
+        )
+    ],
+)
 made = Asset("made by a task")
 
 
@@ -38,7 +47,12 @@ def told(triggering_asset_events: Any = None) -> list[Any]:
     return [event.extra.get("payload", event.extra) for event in events]
 
 
-for name, asset in (("on_promotion", promoted), ("on_checkpoint", saved), ("on_outlet", made)):
+for name, asset in (
+    ("on_promotion", promoted),
+    ("on_checkpoint", saved),
+    ("on_folder", saved_below),
+    ("on_outlet", made),
+):
     with DAG(name, schedule=asset, catchup=False):
         told()
 
