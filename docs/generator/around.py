@@ -51,6 +51,22 @@ AROUND = (
         "tests/cluster/test_two_triggerers.py",
     ),
     (
+        "several schedulers and triggerers",
+        "If one is killed while tasks wait, the others go on. Each task does its work once.",
+        "tests/airflow/test_postgres.py",
+    ),
+    (
+        "teams",
+        "Each team has its connection, its DAG bundle, its triggerer and its pages. Airflow 3.3 gives a triggerer no "
+        "connection of a team: set it in the environment of that team's triggerer, as `AIRFLOW_CONN_<ID>`.",
+        "tests/airflow/test_bundles.py::test_each_team_has_its_connection_and_its_pages",
+    ),
+    (
+        "DAG bundles in git",
+        "A try goes on with the commit of its DAG run. One that is cleared to the newest commit carries the run on.",
+        "tests/airflow/test_bundles.py::test_a_run_goes_on_with_its_own_commit_and_after_its_end_with_a_new_one",
+    ),
+    (
         "DAG bundles",
         "A new version of the bundle carries the same run on.",
         "tests/unit/spec/test_identity.py",
