@@ -14,7 +14,7 @@ from generator.markdown import BY, code, docstring, fence, prose, table
 ROOT = Path(__file__).parents[2]
 
 
-#: Operators, and sensors, in the order of the page.
+#: Operators, sensors, and triggers for an AssetWatcher, in the order of the page.
 CLASSES = (
     "operators.train.ElasticTrainOperator",
     "operators.evaluate.ElasticEvaluateOperator",
@@ -28,6 +28,8 @@ CLASSES = (
     "sensors.run.ElasticRunSensor",
     "sensors.checkpoint.ElasticCheckpointSensor",
     "sensors.health.ElasticHealthSensor",
+    "triggers.assets.checkpoint.ElasticCheckpointEventTrigger",
+    "triggers.assets.promotion.ElasticPromotionEventTrigger",
 )
 
 
@@ -43,8 +45,9 @@ def operator_page() -> str:
         (
             BY,
             "# In Airflow\n\n",
-            "Everything here is imported from `airflow_elastic.operators` and `airflow_elastic.sensors`; the\n"
-            "decorator comes by itself. Parameters of `BaseOperator` (`retries`, `pool`, …) are taken too.\n\n",
+            "Everything here is imported from `airflow_elastic.operators`, `airflow_elastic.sensors` or\n"
+            "`airflow_elastic.triggers`. Decorators come by themselves. Operators and sensors take the parameters of\n"
+            "`BaseOperator` (`retries`, `pool`, …), too.\n\n",
             table(("", "what it does"), [_in_short(package[path]) for path in CLASSES]),
             "\n",
             _class_section("ElasticTrainOperator", package[CLASSES[0]]),
@@ -72,7 +75,8 @@ def _around_section() -> str:
 def _class_section(name: str, cls: griffe.Class) -> str:
     words, entries, raises = docstring(cls.docstring.value if cls.docstring else "")
     others = entries.pop("kwargs", None)  # those of another operator, which has a section of its own
-    parameters = _parameters(cls, with_bases=others is None)
+    takes_others = any(one.name == "kwargs" for one in cls.all_members["__init__"].parameters)
+    parameters = _parameters(cls, with_bases=takes_others and others is None)
     if missing := parameters.keys() - entries:
         raise SystemExit(f"{name}: the parameters {sorted(missing)} are not described in the docstring")
     if unknown := entries.keys() - parameters:
@@ -86,8 +90,6 @@ def _class_section(name: str, cls: griffe.Class) -> str:
         rows.append((code(parameter.name), code(parameter.annotation), default, entries[parameter.name]))
     if others is not None:
         rows.append((code("**kwargs"), "", "", others))
-    fields = cls.all_members["template_fields"].value
-    templated = ", ".join(code(text) for text in re.findall(r"'(\w+)'", str(fields)))
     parts = [
         f"## {name}\n\n",
         prose(words),
@@ -95,7 +97,9 @@ def _class_section(name: str, cls: griffe.Class) -> str:
         table(("parameter", "type", "default", "meaning"), rows),
         "\n",
     ]
-    parts.append(f"Templated: {templated}.\n\n")
+    if (fields := cls.all_members.get("template_fields")) is not None:
+        templated = ", ".join(code(text) for text in re.findall(r"'(\w+)'", str(fields.value)))
+        parts.append(f"Templated: {templated}.\n\n")
     parts += [f"Raises `{kind}` {text}\n\n" for kind, text in raises]
     return "".join(parts)
 

@@ -15,15 +15,16 @@ pytest.importorskip("airflow")
 
 @pytest.mark.parametrize("block", DAGS, ids=str)
 def test_a_dag_of_the_documentation_is_taken(block: Block, tmp_path: Path) -> None:
-    from airflow.sdk import DAG, task
+    from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-    import airflow_elastic.operators
-    import airflow_elastic.sensors
+    from airflow_elastic import operators, sensors, triggers
 
     names: dict[str, Any] = {
+        "DAG": DAG,
+        "Asset": Asset,
+        "AssetWatcher": AssetWatcher,
         "task": task,
-        **{name: getattr(airflow_elastic.operators, name) for name in airflow_elastic.operators.__all__},
-        **{name: getattr(airflow_elastic.sensors, name) for name in airflow_elastic.sensors.__all__},
+        **{name: getattr(room, name) for room in (operators, sensors, triggers) for name in room.__all__},
         "__name__": "documentation",
     }
     file = tmp_path / "documentation.py"  # a function that is a script is read from its file

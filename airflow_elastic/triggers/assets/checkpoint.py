@@ -46,7 +46,7 @@ class ElasticCheckpointEventTrigger(Watcher):
         poll_seconds: the time between two looks, seconds. Default: 10.
 
     Raises:
-        SpecError: an argument has a value that is not allowed; or both URIs are given, or none.
+        SpecError: at parse time, if an argument has a value that is not allowed, or not one of the two URIs is given.
     """
 
     def __init__(
