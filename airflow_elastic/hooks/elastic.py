@@ -55,6 +55,8 @@ class ElasticHook(BaseHook):
     Args:
         elastic_conn_id: the connection. The default one need not exist: then the defaults of `Settings` apply.
         aws_conn_id: the AWS connection for `s3://` run URIs. Default: the one of the `elastic` connection.
+        required: the default connection must exist, too: a triggerer that does not find what the task has found would
+            go on with other credentials, or on another cluster.
     """
 
     conn_name_attr = "elastic_conn_id"
@@ -62,9 +64,16 @@ class ElasticHook(BaseHook):
     conn_type = "elastic"
     hook_name = "Elastic training"
 
-    def __init__(self, elastic_conn_id: str = default_conn_name, *, aws_conn_id: str | None = None) -> None:
+    def __init__(
+        self,
+        elastic_conn_id: str = default_conn_name,
+        *,
+        aws_conn_id: str | None = None,
+        required: bool = False,
+    ) -> None:
         super().__init__()
         self.elastic_conn_id = elastic_conn_id
+        self._required = required
         self._aws_conn_id = aws_conn_id
 
     def get_conn(self) -> Settings:
@@ -77,14 +86,9 @@ class ElasticHook(BaseHook):
 
         Raises:
             AirflowNotFoundException: there is no such connection, and it is not the default one.
-            InvalidInput: a field is not text.
+            InvalidInput: a field is not text, or the default connection is required and missing.
         """
-        try:
-            extra = self._connection().extra_dejson
-        except AirflowNotFoundException:
-            if self.elastic_conn_id != self.default_conn_name:
-                raise
-            extra = {}
+        extra = {} if self._found is None else self._found.extra_dejson
         given = {field.name: extra[field.name] for field in fields(Settings) if extra.get(field.name)}
         for name, value in given.items():
             if not isinstance(value, str):
@@ -92,6 +96,26 @@ class ElasticHook(BaseHook):
                     f"the connection {self.elastic_conn_id!r} has {name} {value!r}; allowed: text"
                 )
         return Settings(**given)
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether the connection exists. Raises as `settings` does where it must."""
+        return self._found is not None
+
+    @cached_property
+    def _found(self) -> Any:
+        """The connection; None if it is the default one, and does not exist."""
+        try:
+            return self._connection()
+        except AirflowNotFoundException as error:
+            if self.elastic_conn_id != self.default_conn_name:
+                raise
+            if self._required:
+                raise InvalidInput(
+                    f"{error}: the task has found this connection, but its triggerer does not. Define it where the "
+                    f"triggerer finds it, e.g. as AIRFLOW_CONN_{self.elastic_conn_id.upper()} in its environment"
+                ) from error
+            return None
 
     def _connection(self) -> Any:
         return self.get_connection(self.elastic_conn_id)

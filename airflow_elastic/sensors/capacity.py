@@ -97,13 +97,15 @@ class ElasticCapacitySensor(BaseSensorOperator):
         """Wait in the triggerer, on whose machine local workers will run; poke if `deferrable` is False."""
         if not self.deferrable:
             return super().execute(context)
-        spec = self._spec(ElasticHook(self.elastic_conn_id))
+        hook = ElasticHook(self.elastic_conn_id)
+        spec = self._spec(hook)
         trigger = ElasticCapacityTrigger(
             spec=spec.to_dict(),
             workers=spec.workers.count,
             limits=self.limits,
             elastic_conn_id=self.elastic_conn_id,
             poll_seconds=self.poke_interval,
+            connection_required=hook.is_defined,
         )
         check_trigger(trigger)
         self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))

@@ -58,6 +58,7 @@ class ElasticCapacityTrigger(BaseTrigger):
         limits: which limits to look at.
         elastic_conn_id: see ElasticHook.
         poll_seconds: the longest time between two looks, seconds. Default: 60.
+        connection_required: see `required` of ElasticHook. Default: False.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ElasticCapacityTrigger(BaseTrigger):
         limits: Collection[str] = ROOM_LIMITS,
         elastic_conn_id: str = ElasticHook.default_conn_name,
         poll_seconds: float = 60.0,
+        connection_required: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kwargs: dict[str, Any] = {
@@ -75,6 +77,7 @@ class ElasticCapacityTrigger(BaseTrigger):
             "limits": list(limits),
             "elastic_conn_id": elastic_conn_id,
             "poll_seconds": poll_seconds,
+            "connection_required": connection_required,
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -113,7 +116,9 @@ class ElasticCapacityTrigger(BaseTrigger):
     def _open(self) -> RoomReader:
         given = self.kwargs
         return RoomReader(
-            ElasticHook(given["elastic_conn_id"]), RunSpec.from_dict(given["spec"]), given["limits"]
+            ElasticHook(given["elastic_conn_id"], required=given["connection_required"]),
+            RunSpec.from_dict(given["spec"]),
+            given["limits"],
         )
 
 

@@ -30,6 +30,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
         elastic_conn_id: see ElasticHook.
         aws_conn_id: see ElasticHook.
         poll_seconds: the longest time between two looks at the run, seconds. Default: 30.
+        connection_required: see `required` of ElasticHook. Default: False.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
         elastic_conn_id: str = ElasticHook.default_conn_name,
         aws_conn_id: str | None = None,
         poll_seconds: float = 30.0,
+        connection_required: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kwargs: dict[str, Any] = {
@@ -47,6 +49,7 @@ class ElasticRunConditionTrigger(BaseTrigger):
             "elastic_conn_id": elastic_conn_id,
             "aws_conn_id": aws_conn_id,
             "poll_seconds": poll_seconds,
+            "connection_required": connection_required,
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -68,7 +71,14 @@ class ElasticRunConditionTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         given = self.kwargs
         condition = from_plain(given["condition"])
-        uri, connections = given["run_uri"], (given["elastic_conn_id"], given["aws_conn_id"])
+        uri, connections = (
+            given["run_uri"],
+            (
+                given["elastic_conn_id"],
+                given["aws_conn_id"],
+                given["connection_required"],
+            ),
+        )
         open_reader = partial(_open, uri, *connections)
         before: Look | None = None
         found = looks((uri, *connections), open_reader, given["poll_seconds"], condition.reads)
@@ -83,5 +93,6 @@ class ElasticRunConditionTrigger(BaseTrigger):
         raise AssertionError("looks do not end")
 
 
-def _open(uri: str, elastic_conn_id: str, aws_conn_id: str | None) -> RunReader:
-    return RunReader(ElasticHook(elastic_conn_id, aws_conn_id=aws_conn_id).open_store(uri))
+def _open(uri: str, elastic_conn_id: str, aws_conn_id: str | None, required: bool) -> RunReader:
+    hook = ElasticHook(elastic_conn_id, aws_conn_id=aws_conn_id, required=required)
+    return RunReader(hook.open_store(uri))

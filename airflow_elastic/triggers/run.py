@@ -42,6 +42,7 @@ class ElasticRunTrigger(BaseTrigger):
         aws_conn_id: see ElasticHook.
         poll_seconds: seconds between two looks for requests, reports and checkpoints. Default: 2.
         callbacks: callbacks of the task, as `plain_callbacks` gives them, by their names. Default: none.
+        connection_required: see `required` of ElasticHook. Default: False.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ElasticRunTrigger(BaseTrigger):
         aws_conn_id: str | None = None,
         poll_seconds: float = 2.0,
         callbacks: Mapping[str, Any] | None = None,
+        connection_required: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_uri = run_uri
@@ -60,10 +62,14 @@ class ElasticRunTrigger(BaseTrigger):
         self.aws_conn_id = aws_conn_id
         self.poll_seconds = poll_seconds
         self.callbacks = dict(callbacks or {})
+        self.connection_required = connection_required
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and its arguments. Airflow's database stores them as plain text: no content of connections."""
-        names = ("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds", "callbacks")
+        names = (
+            *("run_uri", "owner", "elastic_conn_id", "aws_conn_id", "poll_seconds", "callbacks"),
+            "connection_required",
+        )
         kwargs = require_json({name: getattr(self, name) for name in names})
         return f"{ElasticRunTrigger.__module__}.{ElasticRunTrigger.__qualname__}", kwargs
 
@@ -126,4 +132,6 @@ class ElasticRunTrigger(BaseTrigger):
         )
 
     def _hook(self) -> ElasticHook:
-        return ElasticHook(self.elastic_conn_id, aws_conn_id=self.aws_conn_id)
+        return ElasticHook(
+            self.elastic_conn_id, aws_conn_id=self.aws_conn_id, required=self.connection_required
+        )

@@ -164,6 +164,7 @@ class DrivesRun(Lineage, BaseOperator):
             aws_conn_id=self.aws_conn_id,
             poll_seconds=self.poll_interval,
             callbacks=self.callbacks,
+            connection_required=self._hook().is_defined,
         )
         check_trigger(trigger)
         # No timeout: the trigger enforces the run's own deadline, in time, and lets the run save.

@@ -92,6 +92,7 @@ class OnRun:
             elastic_conn_id=self.elastic_conn_id,
             aws_conn_id=self.aws_conn_id,
             poll_seconds=poll_seconds,
+            connection_required=ElasticHook(self.elastic_conn_id).is_defined,
         )
         check_trigger(trigger)
         limit = timedelta(seconds=timeout) if isinstance(timeout, int | float) else timeout

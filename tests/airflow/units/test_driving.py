@@ -12,9 +12,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
+    AirflowNotFoundException,
+    TaskDeferred,
 )
 
 from airflow_elastic.adapters.records.mailbox import Mailbox
@@ -23,6 +26,7 @@ from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.triggers import ElasticRunConditionTrigger, ElasticRunTrigger
+from airflow_elastic.triggers import condition as condition_trigger
 from airflow_elastic.triggers import run as run_trigger
 from airflow_elastic.triggers.abandoned import end_if_abandoned
 from airflow_elastic.triggers.driving import drive, stop
@@ -71,7 +75,44 @@ def test_triggers_survive_the_database_and_hold_no_secret() -> None:
         "aws_conn_id",
         "poll_seconds",
         "callbacks",
+        "connection_required",
     }
+
+
+async def test_a_triggerer_does_not_go_on_without_the_connection_that_the_task_has_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would drive the run with the credentials, or on the cluster, of nobody's choice."""
+    extra = json.dumps({"aws_conn_id": "storage"})
+    defined = [Connection(conn_id="elastic_default", conn_type="elastic", extra=extra)]
+
+    def get(conn_id: str) -> Connection:
+        if not defined:
+            raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
+        return defined[0]
+
+    monkeypatch.setattr(BaseHook, "get_connection", staticmethod(get))
+    task = operator(run_uri="s3://bucket/run")
+    with pytest.raises(TaskDeferred) as deferred:
+        task._defer("s3://bucket/run", "try-1")
+    _path, kwargs = deferred.value.trigger.serialize()
+    assert kwargs["connection_required"]
+    defined.clear()
+    monkeypatch.setattr(run_trigger, "EARLIEST_EVENT_SECONDS", 0.0)
+    (event,) = [event async for event in ElasticRunTrigger(**kwargs).run()]
+    assert (
+        "Define it where the triggerer finds it, e.g. as AIRFLOW_CONN_ELASTIC_DEFAULT"
+        in event.payload["error"]
+    )
+    condition = ElasticRunConditionTrigger(
+        "s3://bucket/run", {"kind": "reached", "step": 3}, connection_required=True
+    )
+    monkeypatch.setattr(condition_trigger, "EARLIEST_EVENT_SECONDS", 0.0)
+    (event,) = [event async for event in condition.run()]
+    assert "Define it where the triggerer finds it" in event.payload["error"]
+    with pytest.raises(TaskDeferred) as deferred:
+        task._defer("s3://bucket/run", "try-1")
+    assert not deferred.value.trigger.connection_required
 
 
 async def test_an_event_is_never_early_and_holds_nothing_of_the_script(
