@@ -30,15 +30,15 @@ NONE = "none"
 _BOTO = frozenset({"boto3", "botocore"})
 _KUBERNETES = frozenset({"aiohttp", "kubernetes_asyncio"})
 _AIRFLOW = _BOTO | {"aiohttp", "airflow", "fastapi", "httpx", "jinja2", "sqlalchemy", "starlette", "uvicorn"}
-_TORCH = frozenset({"numpy", "torch"})
+_TORCH = frozenset({"numpy", "safetensors", "torch"})
 
 #: What each extra brings, of the packages that parts of airflow-elastic import.
 BRINGS: dict[str, frozenset[str]] = {
     NONE: frozenset(),
-    "accelerate": _TORCH | {"accelerate", "safetensors"},
+    "accelerate": _TORCH | {"accelerate"},
     "airflow": _AIRFLOW | _KUBERNETES,
     "aws": _AIRFLOW,
-    "huggingface": _TORCH | {"accelerate", "safetensors", "transformers"},
+    "huggingface": _TORCH | {"accelerate", "transformers"},
     "kubernetes": _KUBERNETES,
     "lightning": _TORCH | {"lightning"},
     "runtime": _TORCH,

@@ -21,6 +21,7 @@ from airflow_elastic.spec.status import Waiting, WorkerPhase
 if TYPE_CHECKING:
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.events import Event
+    from airflow_elastic.spec.models.start import Origin
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.status import JobStatus, Progress, Wait
 
@@ -50,7 +51,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
         case ev.RunCreated():
             return None
         case ev.RunReopened():
-            return f"run reopened, it had {before.outcome}: budget and deadline start again, {_start(state.saved_step)}"
+            start = _start(state.saved_step, state.origin)
+            return f"run reopened, it had {before.outcome}: budget and deadline start again, {start}"
         case ev.OwnerChanged():
             return f"{event.owner} carries the run on"
         case ev.RunMoved():
@@ -60,9 +62,11 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             if attempt.home is None:
                 disks = state.spec.checkpoint.disk is not None and attempt.number > 1
                 newer = ", or what workers have on disk" if disks else ""
-                what = f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step)}{newer}"
+                what = (
+                    f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step, state.origin)}{newer}"
+                )
             else:
-                what = f"begins in place: {_in_place(attempt)}"
+                what = f"begins in place: {_in_place(attempt, state.origin)}"
             board = board_command(state.spec, event.job)
             shown = f". To watch it in TensorBoard: {board}" if board else ""
             return f"attempt {attempt.number} {what}{shown}"
@@ -231,16 +235,18 @@ def _moved(old: RunSpec, new: RunSpec) -> str:
     return f"the code of the run is in another folder now: {after}; the next attempt begins there{not_there}"
 
 
-def _start(step: int) -> str:
-    return f"from step {step}" if step else "from the beginning"
+def _start(step: int, origin: Origin | None) -> str:
+    if step:
+        return f"from step {step}"
+    return "from the beginning" if origin is None else f"from {origin.words}"
 
 
-def _in_place(attempt: Attempt) -> str:
+def _in_place(attempt: Attempt, origin: Origin | None) -> str:
     names = ", ".join(f"node-{index}" for index in attempt.replaces)
     others = f", with others in place of {names}" if names else ""
     # What agents still have in memory is written, and committed, before they begin.
     newer = " or later" if attempt.from_step else ", or what workers have in memory"
-    step = f"{_start(attempt.from_step)}{newer}"
+    step = f"{_start(attempt.from_step, origin)}{newer}"
     return f"{workers(attempt.workers)}{others}, {step}"
 
 

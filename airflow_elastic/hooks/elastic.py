@@ -55,8 +55,8 @@ class ElasticHook(BaseHook):
     Args:
         elastic_conn_id: the connection. The default one need not exist: then the defaults of `Settings` apply.
         aws_conn_id: the AWS connection for `s3://` run URIs. Default: the one of the `elastic` connection.
-        required: the default connection must exist, too: a triggerer that does not find what the task has found would
-            go on with other credentials, or on another cluster.
+        required: the default connection must exist, too. Otherwise a triggerer that does not find it would go on with
+            other credentials, or on another cluster.
     """
 
     conn_name_attr = "elastic_conn_id"

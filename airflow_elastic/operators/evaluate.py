@@ -17,8 +17,8 @@ from airflow.sdk.exceptions import (
 
 from airflow_elastic.control.models.evaluations import let_go, note
 from airflow_elastic.control.models.start_from import resolve
-from airflow_elastic.operators.task.on_model import whole_number
-from airflow_elastic.operators.task.parameters import is_missing
+from airflow_elastic.operators.task.on_model import number_problem, whole_number
+from airflow_elastic.operators.task.parameters import is_missing, is_templated
 from airflow_elastic.operators.train import ElasticTrainOperator
 from airflow_elastic.spec.errors import CheckpointMissing, ElasticError, InvalidInput, Problem, SpecError
 from airflow_elastic.spec.models.start import StartFrom
@@ -81,6 +81,7 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
         # Without a result each of its keys is None for other tasks, instead of an error.
         super().__init__(**{"multiple_outputs": True, **kwargs})
         self.source, self.step, self.best, self.optional = source, step, best, optional
+        self._refuse_start()
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         """As any operator does; without the XCom that names the source there is nothing to evaluate."""
@@ -103,6 +104,20 @@ class ElasticEvaluateOperator(ElasticTrainOperator):
             if self.optional and isinstance(error.__cause__, CheckpointMissing):
                 raise AirflowSkipException(f"nothing to evaluate: {error}") from error
             raise
+
+    def _refuse_start(self) -> None:
+        given: dict[str, Any] = {"source": self.source, "step": self.step, "best": self.best}
+        fixed = {name: one for name, one in given.items() if not is_templated(one) and not is_missing(one)}
+        if (problem := number_problem("step", fixed.get("step"), 0)) is not None:
+            raise SpecError(problem).below(self.task_id)
+        try:
+            StartFrom(
+                fixed.get("source", "/"),
+                whole_number("step", fixed.get("step"), 0),
+                fixed.get("best") or None,
+            )
+        except SpecError as error:
+            raise error.below(self.task_id) from None
 
     def _skip_if_nothing(self) -> None:
         try:

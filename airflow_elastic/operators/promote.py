@@ -22,8 +22,9 @@ from airflow_elastic.control.models import (
 from airflow_elastic.control.models.publish import SUFFIXES
 from airflow_elastic.core.conditions.promotion_rule import parse_promotion_rule
 from airflow_elastic.operators.task.approval import Approval, waiting
-from airflow_elastic.operators.task.on_model import OnModel, who, whole_number
+from airflow_elastic.operators.task.on_model import OnModel, number_problem, who, whole_number
 from airflow_elastic.operators.task.parameters import is_missing, is_templated, uri_problem
+from airflow_elastic.spec.checkpoint import best_rule
 from airflow_elastic.spec.errors import ElasticError, InvalidInput, Problem, RunMissing, SpecError, StoreUnfit
 from airflow_elastic.spec.models import Promotion
 from airflow_elastic.spec.validation import choice
@@ -218,6 +219,8 @@ class ElasticPromoteOperator(Approval, OnModel):
             problems.append(Problem("format", self.format, allowed))
         if not isinstance(self.approve, bool):
             problems.append(Problem("approve", self.approve, "True or False"))
+        if self.best and not is_templated(self.best) and (allowed := best_rule.broken(self.best)) is not None:
+            problems.append(Problem("best", self.best, allowed))
         if self.step is not None and self.best is not None:
             problems.append(
                 Problem("best", self.best, "none with `step`: one of them chooses the checkpoint")
@@ -256,6 +259,8 @@ class ElasticRollbackOperator(OnModel):
     def __init__(self, *, to: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.to = to
+        if not is_templated(to) and (problem := number_problem("to", to, 1)) is not None:
+            raise SpecError(problem).below(self.task_id)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Go back."""

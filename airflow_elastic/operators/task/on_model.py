@@ -68,13 +68,20 @@ class OnModel(ModelLineage, BaseOperator):
 
 def whole_number(name: str, value: Any, least: int) -> int | None:
     """A number, which a template may have rendered to text; or None. Raises AirflowFailException for another value."""
+    if (problem := number_problem(name, value, least)) is not None:
+        raise AirflowFailException(str(problem))
+    return None if is_missing(value) else int(value)
+
+
+def number_problem(name: str, value: Any, least: int) -> Problem | None:
+    """What is wrong with a number, or its text. None if it is valid, or not given."""
     if is_missing(value):
         return None
     text = value.strip() if isinstance(value, str) else value
     number = int(text) if isinstance(text, str) and text.isdecimal() else text
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise AirflowFailException(str(Problem(name, value, f"an integer, at least {least}")))
-    return number
+        return Problem(name, value, f"an integer, at least {least}")
+    return None
 
 
 def who(ti: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,16 @@ def test_bad_arguments() -> None:
         SpecError, match=r"new\.start_from: given '/x'; allowed: none: source, step and best say"
     ):
         evaluate_task("/runs/one", start_from="/x")
-    task = evaluate_task("/runs/one", step="seven")
+    for bad, said in (
+        ({"step": "seven"}, "new.step: given 'seven'; allowed: an integer, at least 0"),
+        ({"best": "accuracy"}, "new.best: given 'accuracy'; allowed: `min` or `max`"),
+        ({"step": 5, "best": "max accuracy"}, "new.best: given 'max accuracy'; allowed: none with `step`"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(said)):
+            evaluate_task("/runs/one", **bad)
+    with pytest.raises(SpecError, match=r"new\.source: given 'runs/one'; allowed: an absolute path"):
+        evaluate_task("runs/one")
+    task = evaluate_task("/runs/one", step="{{ 'seven' }}")
+    task.step = "seven"
     with pytest.raises(AirflowFailException, match="step: given 'seven'; allowed: an integer, at least 0"):
         task._start()

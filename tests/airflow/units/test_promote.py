@@ -144,6 +144,7 @@ def test_results_of_evaluations_are_taken_as_they_are(model: Store, run: Store) 
             {"step": 5, "best": "max accuracy"},
             "promote.best: given 'max accuracy'; allowed: none with `step`",
         ),
+        ({"best": "accuracy"}, "promote.best: given 'accuracy'; allowed: `min` or `max`"),
         ({"source": "runs/one"}, "promote.source: given 'runs/one'; allowed: an absolute path"),
         ({"model_uri": "models"}, "promote.model_uri: given 'models'; allowed: an absolute path"),
     ],
@@ -203,6 +204,11 @@ def test_a_person_is_asked(model: Store, run: Store, monkeypatch: pytest.MonkeyP
 def test_each_mapped_task_that_waits_keeps_its_checkpoint_for_itself() -> None:
     held = [approval.waiting(FakeTask(map_index=index)) for index in (-1, 0, 1)]
     assert len({*held}) == 3
+
+
+def test_a_number_that_is_none_is_refused_while_the_dag_is_parsed() -> None:
+    with pytest.raises(SpecError, match=r"back\.to: given 'last'; allowed: an integer, at least 1"):
+        ElasticRollbackOperator(task_id="back", model_uri="/models", to="last")
 
 
 def test_going_back(model: Store, run: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.severity import severity_of
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from airflow_elastic.spec.status import (
     JobStatus,
@@ -282,6 +284,14 @@ def test_where_workers_have_disks_an_attempt_may_begin_later_than_is_known() -> 
     )
     assert first == "attempt 1 submitted: 2 workers, from the beginning"
     assert second == "attempt 2 submitted: 2 workers, from the beginning, or what workers have on disk"
+
+
+def test_what_an_attempt_begins_with_is_told() -> None:
+    start = replace(
+        created(), origin=Origin("s3://models/digits", run="s3://runs/first", step=340, promotion=3)
+    )
+    _, first = tell([start, ev.AttemptSubmitted(1, 1, "j")])
+    assert first == "attempt 1 submitted: 2 workers, from promotion 3 of s3://models/digits"
 
 
 def test_a_worker_that_is_replaced_is_told() -> None:

@@ -100,7 +100,7 @@ def _safetensors() -> Any:
     except ImportError:
         raise InvalidInput(
             "a .safetensors file needs a package that is not installed here: pip install "
-            "'airflow-elastic[safetensors]', or use a .pt file"
+            "'airflow-elastic[safetensors]', or use a .pt file (`format=\"pt\"`, `--format pt`)"
         ) from None
     return safetensors.torch
 
