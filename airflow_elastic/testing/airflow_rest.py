@@ -6,6 +6,7 @@ import Airflow, so it can also use an Airflow that runs elsewhere.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar
@@ -131,7 +132,7 @@ class AirflowRest:
         if not path.startswith("/"):
             path = "/api/v2/" + path
         headers = dict(kwargs.pop("headers", {}))
-        for _ in range(4):
+        for tries in range(5):
             if self._token is None:
                 self._token = self.login()
             bearer = {"Authorization": f"Bearer {self._token}"}
@@ -143,8 +144,10 @@ class AirflowRest:
             # An expired token gets 401; a token from before a restart of the server gets 403.
             if answer.status_code == 401 or "Invalid JWT token" in answer.text:
                 self._token = None
-            elif answer.status_code != 500 or "Database error" not in answer.text:
+            elif answer.status_code < 500 or not re.search(r"Database (error|is locked)", answer.text):
                 break
+            else:
+                time.sleep(2.0**tries / 2)  # others write to the database meanwhile
         return answer
 
     def rest(self, method: str, path: str, **kwargs: Any) -> Any:

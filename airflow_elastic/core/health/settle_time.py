@@ -28,9 +28,10 @@ def settle_time(
     """
     unwritten = progress is not None and progress.finished and not is_written(state, progress)
     if unwritten and job.recoverable(state.attempt.members):
-        # Ranks have failed at their very end, and the agents still write the last state. If that takes longer, or
-        # fails, the next attempt has the state in memory.
-        return state.spec.health.grace_seconds
+        # Ranks have failed at their very end, and the agents still write the last state: for as long as
+        # `agent.last_save` tries. If that fails, the next attempt has the state in memory.
+        health = state.spec.health
+        return max(health.grace_seconds, health.no_progress_seconds / 2)
     if training.settled:
         return ALONE_SECONDS if job.replaceable else 0.0
     return TELL_SECONDS if any(worker.standby for worker in job.workers) else SETTLE_SECONDS

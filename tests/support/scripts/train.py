@@ -77,6 +77,7 @@ schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.9)
 # So large that the first step overflows; a power of two, so that it changes no bit of any other.
 scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, backoff_factor=2.0**-100)
 from_step = run.restore(model, adam, sgd, schedule=schedule, scaler=scaler)
+loss = torch.zeros(())  # an attempt may begin at the very end
 print("from step", from_step, "of", run.world_size, "ranks", flush=True)
 for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
     x = x.to(device)
