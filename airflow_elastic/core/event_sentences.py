@@ -108,6 +108,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"pause over: attempt {event.attempt} begins"
         case ev.ScaleRequested():
             return _scale(event, before, state)
+        case ev.ScaleDecided():
+            return _decided(event, before, state)
         case ev.Scaled():
             return f"attempt {event.attempt} now has {workers(event.workers)}"
         case ev.Regrouped():
@@ -284,6 +286,14 @@ def _scale(event: ev.ScaleRequested, before: RunState, state: RunState) -> str:
         return f"scale step to {workers(event.workers)} {by}: that is what the run has"
     how = "" if state.attempt.cause is not Cause.SCALE_STEP else ": save, then a new attempt"
     return f"scale step {before.target} → {workers(event.workers)} {by}{how}"
+
+
+def _decided(event: ev.ScaleDecided, before: RunState, state: RunState) -> str:
+    decision = event.decision
+    if not decision.acts:
+        return f"stays at {workers(event.seen.workers)}: {decision.reason}"
+    how = "" if state.attempt.cause is not Cause.SCALE_STEP else "; save, then a new attempt"
+    return f"scale step {before.target} → {workers(decision.workers)} by the policy: {decision.reason}{how}"
 
 
 def _and_then(state: RunState) -> str:

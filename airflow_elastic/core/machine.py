@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core import checkpoint_events
-from airflow_elastic.core.health.classify import classify
+from airflow_elastic.core.health.classify import classify, not_in_place
 from airflow_elastic.core.health.deadlines import hang
 from airflow_elastic.core.phases import with_completed
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
+from airflow_elastic.core.scale_memory import POLICY
 from airflow_elastic.core.state import (
     Attempt,
     Cause,
@@ -101,6 +102,13 @@ def due(state: RunState) -> tuple[Action, ...]:
 
 def evolve(state: RunState, event: Event) -> RunState:
     """The state after one event; an equal state if the event says nothing new."""
+    after = _evolve(state, event)
+    if state.spec.scaling_policy is None or after == state:
+        return after
+    return replace(after, scaling=state.scaling.after(event))
+
+
+def _evolve(state: RunState, event: Event) -> RunState:
     if isinstance(event, ev.RunReopened):
         return _reopen(state, event)
     if isinstance(event, ev.OwnerChanged):
@@ -150,6 +158,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return state.with_attempt(phase=Phase.SUBMITTING) if paused else state
         case ev.ScaleRequested():
             return _scale_requested(state, event)
+        case ev.ScaleDecided():
+            return _scale_decided(state, event)
         case ev.Scaled():
             live = state.attempt.phase is Phase.LIVE
             return state.with_attempt(workers=event.workers, members=None) if live else state
@@ -189,10 +199,8 @@ def evolve(state: RunState, event: Event) -> RunState:
 def _submitted(state: RunState, event: ev.AttemptSubmitted) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING:
         return state
-    step = state.saved_step
-    return state.with_attempt(
-        phase=Phase.LIVE, job=event.job, submitted_at=event.at, from_step=step, held=None
-    )
+    live = {"phase": Phase.LIVE, "job": event.job, "submitted_at": event.at, "held": None}
+    return state.with_attempt(**live, from_step=state.saved_step)
 
 
 def _refused(state: RunState, event: ev.SubmitRefusedByEngine) -> RunState:
@@ -227,14 +235,7 @@ def _ranks_failed(state: RunState, event: ev.RanksFailed) -> RunState:
 def _rejoin_refused(state: RunState, event: ev.RejoinRefused) -> RunState:
     if state.attempt.phase is not Phase.SUBMITTING or state.attempt.home is None:
         return state
-    before = state.attempts[-2].failure  # this machine is still under suspicion
-    reason = f"it could not begin in place: {event.reason}"
-    lost = Failure(
-        FailureKind.WORKER_LOST,
-        reason,
-        worker=before.worker if before else None,
-        node=before.node if before else None,
-    )
+    lost = not_in_place(event.reason, state.attempts[-2].failure)
     return _end_attempt(state, Cause.FAILURE, event.at, lost)
 
 
@@ -300,8 +301,7 @@ def _plan(state: RunState, at: float, *, phase: Phase, not_before: float) -> Run
 def _regrouped(state: RunState, event: ev.Regrouped) -> RunState:
     if state.attempt.phase is not Phase.LIVE:
         return state
-    everybody = len(event.members) == state.attempt.workers
-    return state.with_attempt(members=None if everybody else event.members)
+    return state.with_attempt(members=event.members if len(event.members) < state.attempt.workers else None)
 
 
 def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
@@ -318,6 +318,12 @@ def _scale_requested(state: RunState, event: ev.ScaleRequested) -> RunState:
     if fixed and attempt.phase in (Phase.SUBMITTING, Phase.LIVE) and attempt.workers != event.workers:
         return _end_attempt(state, Cause.SCALE_STEP, event.at)
     return state
+
+
+def _scale_decided(state: RunState, event: ev.ScaleDecided) -> RunState:
+    noted, decision = replace(state, scaling=state.scaling.after(event)), event.decision
+    asked = ev.ScaleRequested(event.at, f"policy.{event.at}", decision.workers, POLICY)
+    return _scale_requested(noted, asked) if decision.acts else noted
 
 
 def _resume_requested(state: RunState, event: ev.ResumeRequested) -> RunState:

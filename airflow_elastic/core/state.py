@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from airflow_elastic.core.scale_memory import NOTHING, ScaleMemory
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
@@ -282,6 +283,7 @@ class RunState:
         reason: why, in a sentence.
         ended_at: when the last event was written; None until then.
         origin: the weights that the run begins with; None: from scratch.
+        scaling: what its scaling policy remembers.
     """
 
     spec: RunSpec
@@ -314,6 +316,7 @@ class RunState:
     task: str | None = None
     phases: int = 0
     origin: Origin | None = None
+    scaling: ScaleMemory = NOTHING
 
     @property
     def attempt(self) -> Attempt:

@@ -27,6 +27,7 @@ from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import Problem, SpecError
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.scaling.events import ScaleDecided
 from airflow_elastic.spec.stacks import Stack
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
 
@@ -59,6 +60,7 @@ __all__ = [
     "SaveLeftOut",
     "SaveOrdered",
     "SaveRequested",
+    "ScaleDecided",
     "ScaleFailed",
     "ScaleRequested",
     "Scaled",
@@ -329,6 +331,7 @@ Event = (
     | AttemptGone
     | BackoffElapsed
     | ScaleRequested
+    | ScaleDecided
     | Scaled
     | Regrouped
     | ScaleFailed

@@ -17,6 +17,9 @@ from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.identity import without_code_paths
 from airflow_elastic.spec.models.start import StartFrom
+from airflow_elastic.spec.scaling.form import contradictions, unfolded
+from airflow_elastic.spec.scaling.policy import ScalingPolicy
+from airflow_elastic.spec.scaling.steps import ScaleStep
 from airflow_elastic.spec.training.early_stop import early_stop_rule
 from airflow_elastic.spec.validation import (
     Checks,
@@ -25,7 +28,6 @@ from airflow_elastic.spec.validation import (
     finite_positive,
     non_negative_int,
     not_json,
-    positive_int,
     procs_count,
     script_file,
     script_text,
@@ -34,6 +36,7 @@ from airflow_elastic.spec.validation import (
 
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 CLEANUP_POLICIES = ("None", "All", "Unfinished")
+BRAIN_MODES = ("manual", "single", "cluster")
 SECRET_SOURCES = ("env", "file", "kubernetes")
 
 #: "Restart me": the exit code of a script that asks for it.
@@ -187,26 +190,6 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleStep:
-    """One planned change of the number of workers, at step `at_step` or `after_seconds` from the start."""
-
-    workers: int
-    at_step: int | None = None
-    after_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        with Checks() as check:
-            check("workers", self.workers, worker_count)
-            one = (self.at_step is None) != (self.after_seconds is None)
-            exactly = "exactly one of at_step and after_seconds"
-            check.that(one, "at_step", self.at_step, exactly, across=True)
-            if self.at_step is not None:
-                check("at_step", self.at_step, positive_int)
-            if self.after_seconds is not None:
-                check("after_seconds", self.after_seconds, finite_positive)
-
-
-@dataclass(frozen=True, slots=True)
 class SecretRef:
     """An environment variable of the workers whose value is never stored.
 
@@ -253,7 +236,7 @@ class RunSpec:
             and in options may be below it. The same run may go on in another one. Default: none.
         active_deadline_seconds: time limit of the whole run, with all attempts. Default: no limit.
         cleanup: which workers the engine removes when the run has ended: None, All, or Unfinished (those that run).
-        scaling: planned scale steps.
+        scaling: planned scale steps. In YAML and in `from_dict` also a mapping with `steps` and `policy`.
         env: plain environment variables of the workers. The journal stores them, so put no secrets here.
         secrets: environment variables by reference.
         tensorboard: write the history also as TensorBoard's event files, in `tensorboard/` below the run URI. Needs the
@@ -261,6 +244,9 @@ class RunSpec:
         early_stop: end the training when a metric has not improved for so many reports, e.g. `val_loss 5`, or
             `max accuracy 3 by 0.001`. The best checkpoint is kept. Default: none.
         start_from: begin with the weights of another run, of a promoted model, or of a file. Default: from scratch.
+        scaling_policy: rules by which the run chooses its number of workers itself. In YAML: `scaling: {policy: …}`.
+        brain: what the memory of past runs may do. `manual`: only propose. `single`: what this run has measured in its
+            former attempts counts. `cluster`: all runs count, and share the capacity. Default: nothing.
         evaluation: measure what `start_from` names, and save nothing. Default: false.
     """
 
@@ -286,6 +272,8 @@ class RunSpec:
     start_from: StartFrom | None = None
     early_stop: str | None = None
     evaluation: bool | None = None
+    scaling_policy: ScalingPolicy | None = None
+    brain: str | None = None
 
     def __post_init__(self) -> None:
         with Checks() as check:
@@ -315,6 +303,8 @@ class RunSpec:
             if self.early_stop is not None:
                 check("early_stop", self.early_stop, early_stop_rule)
             check("cleanup", self.cleanup, choice(CLEANUP_POLICIES))
+            if self.brain is not None:
+                check("brain", self.brain, choice(BRAIN_MODES))
             for name in ("launcher_options", "engine_options"):
                 for path, value in not_json(getattr(self, name)):
                     allowed = "a JSON value: numbers are finite, keys of a mapping are text"
@@ -323,6 +313,9 @@ class RunSpec:
                 permitted = self.workers.permits(step.workers)
                 allowed = self.workers.allowed() + _to_widen(self.workers, step.workers)
                 check.that(permitted, f"scaling.{i}.workers", step.workers, allowed, across=True)
+            if self.scaling_policy is not None:
+                for path, value, allowed in contradictions(self.scaling_policy, self.workers):
+                    check.that(False, f"scaling_policy.{path}".rstrip("."), value, allowed, across=True)
             for key in self.env:
                 check(f"env.{key}", key, env_name)
                 check.that(
@@ -362,10 +355,12 @@ class RunSpec:
     def from_dict(cls, data: Any) -> RunSpec:
         """Build a specification from plain values, as read from YAML or JSON. Raises SpecError.
 
-        `start_from` may be a text, which is its `source`.
+        `start_from` may be a text, which is its `source`. `scaling` may be a mapping with `steps` and `policy`.
         """
-        if isinstance(data, Mapping) and isinstance(data.get("start_from"), str):
-            data = {**data, "start_from": {"source": data["start_from"]}}
+        if isinstance(data, Mapping):
+            if isinstance(data.get("start_from"), str):
+                data = {**data, "start_from": {"source": data["start_from"]}}
+            data = unfolded(data)
         return decode(cls, data)
 
     def to_dict(self) -> dict[str, Any]:

@@ -252,3 +252,13 @@ def _failure(rule: Rule, death: Death, machine: str | None, all_there: bool) -> 
 
 def _who(death: Death) -> str:
     return death.worker.name if death.rank.rank is None else f"rank {death.rank.rank} on {death.worker.name}"
+
+
+def not_in_place(reason: str, before: Failure | None) -> Failure:
+    """An attempt that could not begin in the job of the one before. That one's machine is still under suspicion."""
+    return Failure(
+        FailureKind.WORKER_LOST,
+        f"it could not begin in place: {reason}",
+        worker=before.worker if before else None,
+        node=before.node if before else None,
+    )

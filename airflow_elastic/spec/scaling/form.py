@@ -1,0 +1,71 @@
+"""How a specification writes down scaling, and which of it cannot go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.run import Workers
+    from airflow_elastic.spec.scaling.policy import ScalingPolicy
+
+#: The fields of a specification, by the keys below `scaling`.
+_FIELDS = {"steps": "scaling", "policy": "scaling_policy"}
+
+
+def unfolded(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same plain values, with a mapping below `scaling` as two fields: planned steps, and the policy.
+
+    Raises:
+        SpecError: the mapping has other keys, or the policy is given twice.
+    """
+    given = data.get("scaling")
+    if not isinstance(given, Mapping):
+        return data
+    if unknown := [key for key in given if key not in _FIELDS]:
+        allowed = "`steps` and `policy`, or a list of planned steps"
+        raise SpecError(*(Problem(f"scaling.{key}", ABSENT, allowed) for key in unknown))
+    if "policy" in given and data.get("scaling_policy") is not None:
+        raise SpecError(Problem("scaling.policy", given["policy"], "one policy: scaling_policy has another"))
+    rest = {key: value for key, value in data.items() if key != "scaling"}
+    return {**rest, **{_FIELDS[key]: value for key, value in given.items() if value is not None}}
+
+
+def sizes(policy: ScalingPolicy, workers: Workers) -> tuple[int, ...]:
+    """The numbers of workers that a policy may choose, ascending."""
+    if policy.sizes:
+        return tuple(sorted({size for size in policy.sizes if workers.permits(size)}))
+    least, most = workers.at_least, workers.at_most
+    return tuple(range(least, most + 1, policy.increment or workers.node_unit))
+
+
+def contradictions(policy: ScalingPolicy, workers: Workers) -> Iterator[tuple[str, object, str]]:
+    """What of a policy cannot go with these workers: the path below the policy, what was given, what is allowed."""
+    if workers.at_least == workers.at_most:
+        text = (
+            f"none while workers.min and workers.max are both {workers.at_least}: there is nothing to choose"
+        )
+        yield "", "a policy", text
+        return
+    for i, size in enumerate(policy.sizes):
+        if not workers.permits(size):
+            yield f"sizes.{i}", size, workers.allowed()
+    if policy.increment is not None and policy.increment % workers.node_unit:
+        yield "increment", policy.increment, f"a multiple of workers.node_unit, {workers.node_unit}"
+    possible = sizes(policy, workers)
+    if len(possible) < 2:
+        field = "sizes" if policy.sizes else "increment"
+        text = f"at least two sizes from {workers.at_least} to {workers.at_most} to choose from"
+        yield field, list(possible), text
+    for i, window in enumerate(policy.windows):
+        if window.workers not in possible:
+            yield f"windows.{i}.workers", window.workers, f"one of {', '.join(map(str, possible))}"
+    free = policy.capacity.leave_free if policy.capacity else 0
+    if free >= workers.at_most:
+        yield (
+            "capacity.leave_free",
+            free,
+            f"fewer than workers.max, {workers.at_most}: the run would never grow",
+        )
