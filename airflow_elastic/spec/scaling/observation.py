@@ -12,13 +12,14 @@ class Signal:
 
     Attributes:
         value: its recent median.
-        up_low: its lowest recent level within the policy's `up_seconds`; None while it is not known for so long.
-        down_high: its highest level within `down_seconds`; None while it is not known for so long.
+        for_more: of the values within the policy's `up_seconds`, the one that speaks least for more workers. None
+            while they are not known for so long.
+        for_fewer: within `down_seconds`, the one that speaks least for fewer workers.
     """
 
     value: float
-    up_low: float | None = None
-    down_high: float | None = None
+    for_more: float | None = None
+    for_fewer: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
