@@ -1,0 +1,57 @@
+"""What of a policy can be told wrong before anything starts, beyond what the specification checks itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from croniter import croniter
+
+from airflow_elastic.core.scaling.schedule import deadline_of
+from airflow_elastic.spec.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from airflow_elastic.spec.run import RunSpec
+
+
+def check(spec: RunSpec, now: float) -> None:
+    """Refuse a time zone that does not exist, a cron expression that is none, and a deadline that has passed.
+
+    Args:
+        spec: of a run that is about to be created.
+        now: epoch seconds.
+
+    Raises:
+        SpecError: with all problems.
+    """
+    policy = spec.scaling_policy
+    if policy is None:
+        return
+    problems = []
+    zone = _is_zone(policy.timezone)
+    if not zone:
+        problems.append(Problem("scaling_policy.timezone", policy.timezone, "a name such as Europe/Berlin"))
+    for i, window in enumerate(policy.windows):
+        for name in ("start", "end"):
+            text = getattr(window, name)
+            if not croniter.is_valid(text):
+                allowed = "a cron expression of five fields, such as `0 20 * * *`"
+                problems.append(Problem(f"scaling_policy.windows.{i}.{name}", text, allowed))
+    if zone and policy.done_by is not None:
+        try:
+            by = deadline_of(policy, now)
+        except ValueError:
+            by = None
+        if by is None or by <= now:
+            allowed = "a moment to come, as `06:00` or `2027-01-31T06:00`"
+            problems.append(Problem("scaling_policy.done_by", policy.done_by, allowed))
+    if problems:
+        raise SpecError(*problems)
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
