@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from croniter import croniter
 
 from airflow_elastic.core.scaling.throughput import Fit
-from airflow_elastic.core.scaling.want import Want, workers_text
+from airflow_elastic.core.scaling.want import Want, at_most, workers_text
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.scaling.observation import Observation
 from airflow_elastic.spec.scaling.policy import ScalingPolicy, Window
@@ -26,7 +26,7 @@ def window(policy: ScalingPolicy, workers: Workers, sizes: Sequence[int], seen: 
     for one in policy.windows:
         if is_open(one, policy.timezone, seen.at):
             return Want("window", one.workers, f"from {one.start!r} to {one.end!r} it has {one.workers}")
-    count = workers.count if workers.count in sizes else max(s for s in sizes if s <= workers.count)
+    count = at_most(sizes, workers.count)
     return Want("window", count, f"outside of all windows it has {count}")
 
 

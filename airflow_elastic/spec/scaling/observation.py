@@ -67,7 +67,7 @@ class Capacity:
     """
 
     at: float
-    free: int | None
+    free: int | None = None
     text: str = ""
     claims: tuple[Claim, ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict)
