@@ -23,7 +23,7 @@ from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
 from airflow_elastic.control.observer import Observer, Observers
 from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
-from airflow_elastic.control.scaling import Scaling, followed, gathered
+from airflow_elastic.control.scaling.steps import Scaling
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
@@ -260,10 +260,10 @@ class Controller:
             await self._look_around()
         if self._job is not None and self._watching.attempt == self.state.attempt.number:
             await self._tell_waiting(self._job)
-            engine, job_of = self._engine, self._job_of
-            await self._record(*await followed(engine, self.state, job_of, self._job, self._now()))
-            held = self._waits.held_seconds(self._job)
-            await self._record(*await gathered(engine, self.state, job_of, self._job, held, self._now()))
+            held, job_of = self._waits.held_seconds(self._job), self._job_of
+            news = self._scaling.news(lambda: self.state, self._progress, self._job, held, job_of)
+            async for events in news:
+                await self._record(*events)
             await self._judge(self._job)
 
     @property
@@ -331,6 +331,7 @@ class Controller:
                 if (ranks := self._lagging.news(progress)) is not None:
                     self._observer.on_lagging(self.state, progress, ranks)
                 await self._observer.on_progress(self.state, progress)
+        self._scaling.autoscaler.hear(self.state, self._progress)
         await self._observer.on_look(self.state, self._progress)
 
     async def _look_for_checkpoint(self) -> None:

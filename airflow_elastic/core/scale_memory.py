@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.events import Event
 from airflow_elastic.spec.scaling.events import ScaleDecided
+from airflow_elastic.spec.scaling.observation import FALLBACK
 
 #: `by` of the scale steps that the run's own policy decides.
 POLICY = "the scaling policy"
@@ -39,12 +40,12 @@ class ScaleMemory:
         """What is remembered after one event that has changed the run."""
         match event:
             case ScaleDecided():
-                return replace(self, decided=event, steps=self.steps + event.decision.acts)
+                told = replace(self, decided=event, steps=self.steps + event.decision.acts)
+                return told._failed(event.at, event.seen.workers) if event.decision.rule == FALLBACK else told
             case ev.ScaleRequested() if event.by not in _NOBODY:
                 return replace(self, asked_at=event.at)
             case ev.ScaleFailed():
-                others = tuple(size for size in self.failed_sizes if size != event.workers)
-                return replace(self, failed_at=event.at, failed_sizes=(*others, event.workers))
+                return self._failed(event.at, event.workers)
             case ev.Scaled():
                 others = tuple(size for size in self.failed_sizes if size != event.workers)
                 return replace(self, changed_at=event.at, failed_sizes=others)
@@ -56,6 +57,10 @@ class ScaleMemory:
                 return replace(self, failed_at=event.at)
             case _:
                 return self
+
+    def _failed(self, at: float, size: int) -> ScaleMemory:
+        others = tuple(one for one in self.failed_sizes if one != size)
+        return replace(self, failed_at=at, failed_sizes=(*others, size))
 
 
 #: Of a run that has just begun.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.spec.models.start import Origin
     from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.scaling.observation import Capacity
     from airflow_elastic.spec.status import JobStatus
 
 GROUP = "airflow_elastic.engines"
@@ -213,6 +214,22 @@ class MeasuresRoom(Protocol):
         Raises:
             InvalidInput: the engine has no such queue, or no such resource.
             EngineError: it cannot be found out.
+        """
+        ...
+
+
+@runtime_checkable
+class MeasuresCapacity(Protocol):
+    """An engine that knows what is free for a run, and who waits for what the run has."""
+
+    async def capacity(self, job: Job) -> Capacity:
+        """The room for further workers of this job beside all that runs, and the claims of others on its own.
+
+        Many runs may ask at once, each at its own interval; the engine reads its cluster once for all of them. If a
+        right is missing, `free` is None, and the text names the right.
+
+        Raises:
+            EngineError: it cannot be found out now.
         """
         ...
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.spec import run as spec_module
+from airflow_elastic.spec.scaling import policy as policy_module
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.models.start import StartFrom
@@ -40,6 +41,9 @@ _RIGHT: Mapping[str, Mapping[str, object]] = {
     "scaling": {"workers": 1, "at_step": 1},
     "secrets": {"name": "A", "source": "env", "key": "B"},
     "start_from": {"source": "/a"},
+    "scaling_policy": {"capacity": {}},
+    "scaling_policy.load": {"signal": "cpu", "target": 0.5},
+    "scaling_policy.windows": {"start": "0 20 * * *", "end": "0 6 * * *", "workers": 1},
 }
 
 #: What the docstring says of all fields in one sentence.
@@ -56,6 +60,11 @@ _SPEC_CLASSES = (
     ("restart", spec_module.RestartPolicy),
     ("health", spec_module.Health),
     ("scaling", spec_module.ScaleStep),
+    ("scaling_policy", policy_module.ScalingPolicy),
+    ("scaling_policy.load", policy_module.LoadTarget),
+    ("scaling_policy.capacity", policy_module.CapacityRule),
+    ("scaling_policy.worth", policy_module.WorthRule),
+    ("scaling_policy.windows", policy_module.Window),
     ("secrets", spec_module.SecretRef),
     ("start_from", StartFrom),
 )
@@ -84,7 +93,7 @@ def spec_page() -> str:
         listed = _is_listed(path)
         parts.append(f"## {path or 'The run'}\n\n")
         parts.append(
-            f"Each entry of the list: {words[0].lower()}{words[1:].strip()}" if listed else words.strip()
+            f"Each entry of the list: {(words[0].lower() + words[1:]).strip()}" if listed else words.strip()
         )
         parts.append("\n\n")
         parts.append(
@@ -115,7 +124,21 @@ def _example_spec() -> str:
 
 
 def _is_listed(path: str) -> bool:
-    return path in ("scaling", "secrets")
+    return path in ("scaling", "scaling_policy.load", "scaling_policy.windows", "secrets")
+
+
+def _anchor(path: str) -> str:
+    """The link to a section: headings lose their dots."""
+    return path.replace(".", "")
+
+
+def _whole(path: str, value: Any) -> dict[str, Any]:
+    """A specification with this value at a path."""
+    if not path:
+        return value  # type: ignore[no-any-return]
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return {"workers": {"count": 1, "max": 8}, **value} if path.startswith("scaling_policy") else value
 
 
 def _field(
@@ -127,13 +150,13 @@ def _field(
     nested = {c: p for p, c in _SPEC_CLASSES if p}
     inner = typing.get_args(base)[0] if typing.get_origin(base) is tuple else base
     if inner in nested:
-        link = f"[{nested[inner]}](#{nested[inner]})"
+        link = f"[{nested[inner]}](#{_anchor(nested[inner])})"
         kind = f"list of {link}" if inner is not base else link
         meaning = entries.get(field.name) or plain(docstring(inner.__doc__ or "")[0].split("\n\n")[0])
         default = "empty" if inner is not base else "none" if optional else "its defaults"
         return code(field.name), kind, default, "see there", meaning
     origin = typing.get_origin(base) or base
-    kind = "list of integers" if field.name == "exit_codes" else _WORDS[origin]
+    kind = "list of integers" if field.name in ("exit_codes", "sizes") else _WORDS[origin]
     meaning = entries.get(field.name) or _MEANINGS[path, field.name]
     return code(field.name), kind, _default(field), _allowed(path, field.name, origin), meaning
 
@@ -156,9 +179,9 @@ def _allowed(path: str, name: str, origin: type) -> str:
     tries = _WRONG_HERE.get((path, name), (_WRONG[origin],))
     for wrong in (*tries, *([_TOO_MANY] if origin is int else [])):
         value: Any = {**_RIGHT.get(path, {}), name: wrong}
-        if name == "after_seconds":
+        if (path, name) == ("scaling", "after_seconds"):
             del value["at_step"]
-        whole = {path: [value] if _is_listed(path) else value} if path else value
+        whole = _whole(path, [value] if _is_listed(path) else value)
         try:
             RunSpec.from_dict({"command": ["train.py"], **whole})
         except SpecError as error:

@@ -34,6 +34,7 @@ _KINDS: Mapping[type, str] = {
     ev.RanksFailed: "failure",
     ev.Stalled: "failure",
     ev.ScaleRequested: "scale",
+    ev.ScaleDecided: "scale",
     ev.Scaled: "scale",
     ev.ScaleFailed: "failure",
     ev.ResumeRequested: "request",

@@ -13,10 +13,10 @@ from airflow_elastic.core.scaling import capacity, load, schedule, worth
 from airflow_elastic.core.scaling.guards import guarded
 from airflow_elastic.core.scaling.throughput import Fit, best_known, fit
 from airflow_elastic.core.scaling.want import Want, at_most
-from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.scaling.form import sizes
-from airflow_elastic.spec.scaling.observation import Decision, Observation
+from airflow_elastic.spec.scaling.observation import FALLBACK, Decision, Observation
 from airflow_elastic.spec.scaling.policy import ScalingPolicy
+from airflow_elastic.spec.scaling.workers import Workers
 
 
 def decide(policy: ScalingPolicy, workers: Workers, seen: Observation) -> Decision:
@@ -29,6 +29,8 @@ def decide(policy: ScalingPolicy, workers: Workers, seen: Observation) -> Decisi
     """
     possible = sizes(policy, workers)
     curve = fit(best_known(seen.speeds, seen.learnt))
+    if (back := _fallback(policy, possible, seen)) is not None:
+        return back
     if seen.busy is not None:
         return Decision(seen.workers, False, "busy", seen.busy, seen.workers)
     if (forced := _forced(policy, possible, seen)) is not None:
@@ -51,6 +53,15 @@ def wanted(
         reason = limit.reason if both else f"{limit.reason} ({asked.rule} asks for {asked.workers})"
         asked = Want(limit.rule, limit.workers, reason, {**asked.figures, **limit.figures})
     return asked
+
+
+def _fallback(policy: ScalingPolicy, possible: Sequence[int], seen: Observation) -> Decision | None:
+    """Back to the workers that are there, if others have not come for twice `up_seconds`."""
+    if not seen.held or seen.held_seconds < 2 * policy.up_seconds or seen.workers - seen.held < possible[0]:
+        return None
+    there = at_most(possible, seen.workers - seen.held)
+    reason = f"{seen.held} of {seen.workers} workers have not come for {seen.held_seconds:.0f} s"
+    return Decision(there, True, FALLBACK, reason, there, {"held": float(seen.held)})
 
 
 def _forced(policy: ScalingPolicy, possible: Sequence[int], seen: Observation) -> Want | None:

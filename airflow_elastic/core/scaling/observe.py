@@ -41,6 +41,7 @@ def observation(
     share: Share | None = None,
     learnt: Sequence[Speed] = (),
     busy: str | None = None,
+    held: tuple[int, float] = (0, 0.0),
 ) -> Observation:
     """One look at a run at the time `now`, epoch seconds. See `Observation` for the rest."""
     memory, policy = state.scaling, state.spec.scaling_policy
@@ -65,6 +66,8 @@ def observation(
         failed_at=memory.failed_at,
         asked_at=memory.asked_at,
         busy=busy,
+        held=held[0],
+        held_seconds=held[1],
         too_many=memory.failed_sizes if lately else (),
     )
 

@@ -11,9 +11,9 @@ from croniter import croniter
 
 from airflow_elastic.core.scaling.throughput import Fit
 from airflow_elastic.core.scaling.want import Want, at_most, workers_text
-from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.scaling.observation import Observation
 from airflow_elastic.spec.scaling.policy import ScalingPolicy, Window
+from airflow_elastic.spec.scaling.workers import Workers
 
 #: Of a budget whose end cannot be foreseen, the share after which the run goes on with its fewest workers.
 ALMOST_USED = 0.9

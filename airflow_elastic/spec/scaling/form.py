@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.spec.errors import ABSENT, Problem, SpecError
 
 if TYPE_CHECKING:
-    from airflow_elastic.spec.run import Workers
     from airflow_elastic.spec.scaling.policy import ScalingPolicy
+    from airflow_elastic.spec.scaling.workers import Workers
 
 #: The fields of a specification, by the keys below `scaling`.
 _FIELDS = {"steps": "scaling", "policy": "scaling_policy"}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: The rule of a decision to go back to the workers that are there, because a step did not work.
+FALLBACK = "fallback"
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -108,6 +111,8 @@ class Observation:
         failed_at: when something failed last: an attempt or a scale step. None: nothing has.
         asked_at: when a person last asked for a number of workers. None: nobody has.
         busy: what prevents a step now, in words: a step is under way, workers are waited for. None: nothing.
+        held: workers that have been asked for and cannot start yet.
+        held_seconds: for how long.
         too_many: numbers of workers that a step has tried to reach, and failed, since the last failure was forgotten.
     """
 
@@ -128,6 +133,8 @@ class Observation:
     failed_at: float | None = None
     asked_at: float | None = None
     busy: str | None = None
+    held: int = 0
+    held_seconds: float = 0.0
     too_many: tuple[int, ...] = ()
 
 
@@ -139,7 +146,7 @@ class Decision:
         workers: the number of workers that the run should have.
         acts: whether that is a change that should be made now.
         rule: what decided: `load`, `capacity`, `worth`, `window`, `deadline`, `budget`, `share`, or a guard such as
-            `cooldown`, `snooze`, `payback`, `busy`; `steady` if all is as it should be.
+            `cooldown`, `snooze`, `payback`, `busy`; `fallback` if the last step did not work; `steady` if no rule asks.
         reason: one sentence with the figures.
         wanted: the number that the rules want, before guards.
         figures: the numbers behind it.

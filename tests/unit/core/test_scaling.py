@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from airflow_elastic.control.scaling import Scaling
+from airflow_elastic.control.scaling.steps import Scaling
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.engines.api import Job
 from airflow_elastic.spec import events as ev

@@ -11,7 +11,7 @@ from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Memb
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.folder import FolderStore
 from airflow_elastic.adapters.storage.store import Entry
-from airflow_elastic.core.gang_size import regrouping
+from airflow_elastic.core.scaling.gang_size import regrouping
 from airflow_elastic.core.state import Attempt, Phase
 from airflow_elastic.engines.api import Capabilities
 from airflow_elastic.runtime.agent.rendezvous import meet

@@ -11,8 +11,9 @@ import contextlib
 from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters.host.event_loop import end_task
-from airflow_elastic.core.gang_size import regrouping
+from airflow_elastic.control.scaling.autoscaler import Autoscaler
 from airflow_elastic.core.machine import due
+from airflow_elastic.core.scaling.gang_size import regrouping
 from airflow_elastic.core.state import Phase
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec import events as ev
@@ -20,13 +21,13 @@ from airflow_elastic.spec.actions import Scale
 from airflow_elastic.spec.errors import ElasticError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine, Job, Regrouping
     from airflow_elastic.spec.actions import Action
     from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import JobStatus
+    from airflow_elastic.spec.status import JobStatus, Progress
 
 #: The controller waits so long for a step before it looks around again.
 _AT_ONCE_SECONDS = 0.2
@@ -45,6 +46,7 @@ class Scaling:
         self._engine, self._wake, self._now = engine, wake, now
         self._step: tuple[int, asyncio.Task[None]] | None = None
         self._in_doubt = False
+        self.autoscaler = Autoscaler(engine, wake, now)
 
     def due(self, state: RunState) -> tuple[Action, ...]:
         """The actions that are due. If the result of an aborted step is unknown, one is a step to the wanted number."""
@@ -71,8 +73,30 @@ class Scaling:
             return ev.ScaleFailed(self._now(), action.attempt, workers, str(error))
         return ev.Scaled(self._now(), action.attempt, workers)
 
+    async def news(
+        self,
+        state: Callable[[], RunState],
+        progress: Progress | None,
+        seen: JobStatus,
+        held: float,
+        job_of: Callable[[int], Job],
+    ) -> AsyncIterator[Sequence[Event]]:
+        """The events that change with how many workers the run trains, each after the one before is recorded.
+
+        Args:
+            state: gives the run's newest state.
+            progress: its newest report.
+            seen: the workers of the current attempt, as the engine last said.
+            held: for how many seconds workers of it have been held up.
+            job_of: gives the job of an attempt.
+        """
+        yield await followed(self._engine, state(), job_of, seen, self._now())
+        yield await gathered(self._engine, state(), job_of, seen, held, self._now())
+        yield await self.autoscaler.look(state(), progress, seen, held, job_of)
+
     async def end(self) -> None:
         """Abort the current step, before anything else is done to the job."""
+        await self.autoscaler.end()
         if self._step is not None:
             _, task = self._step
             self._step, self._in_doubt = None, True

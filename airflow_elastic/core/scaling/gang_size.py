@@ -7,7 +7,7 @@ starts a new generation of workers, and journals that.
 from __future__ import annotations
 
 from airflow_elastic.core.state import Attempt
-from airflow_elastic.spec.run import Workers
+from airflow_elastic.spec.scaling.workers import Workers
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase
 
 #: It is unknown how long these take; a worker that pulls its image or starts counts as ready.
