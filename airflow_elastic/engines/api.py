@@ -220,7 +220,7 @@ class MeasuresRoom(Protocol):
 
 @runtime_checkable
 class MeasuresCapacity(Protocol):
-    """An engine that knows what is free for a run, and who waits for what the run has."""
+    """An engine that knows the free room for a run, and who waits for room that the run has."""
 
     async def capacity(self, job: Job) -> Capacity:
         """The room for further workers of this job beside all that runs, and the claims of others on its own.

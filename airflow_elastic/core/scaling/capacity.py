@@ -1,4 +1,4 @@
-"""The rule `capacity`: use what is free, leave some, and give back what others need."""
+"""The rule `capacity`: use free room, and give room back that others need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a policy can be told wrong before anything starts, beyond what the specification checks itself."""
+"""Checks of a policy before anything starts, beyond those of the specification itself."""
 
 from __future__ import annotations
 

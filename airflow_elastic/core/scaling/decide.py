@@ -1,7 +1,7 @@
 """How many workers a run should have: the one function that decides, and its guards.
 
-Rules that ask (load, window, deadline, share, capacity, worth) name a number; the highest counts. Rules that limit
-(room, worth, budget, window, share) lower it. Guards then say whether the step is made now. Room that others need
+Some rules ask for a number of workers; the highest counts. Some limit it; the lowest counts. `_rules` has both lists.
+Guards then say whether the step is made now. Room that others need
 is given back past the guards, except that there are never two steps at once.
 """
 
@@ -85,7 +85,7 @@ def _forced(policy: ScalingPolicy, possible: Sequence[int], seen: Observation) -
 def _rules(
     policy: ScalingPolicy, workers: Workers, possible: Sequence[int], seen: Observation, curve: Fit | None
 ) -> tuple[list[Want], list[Want]]:
-    """What the rules ask for, and what they allow at most."""
+    """The numbers that rules ask for, and the most that rules allow."""
     asks: list[Want] = list(load.wants(policy, possible, seen))
     limits: list[Want] = []
     if (window := schedule.window(policy, workers, possible, seen)) is not None:

@@ -86,7 +86,8 @@ def busy(state: RunState, progress: Progress | None, job: JobStatus | None) -> s
     if progress is not None and progress.finished:
         return "training is complete"
     newest = progress.stretches[-1] if progress is not None and progress.stretches else None
-    if progress is None or (progress.attached and (newest is None or newest.first_step_at is None)):
+    fresh = newest is not None and newest.first_step_at is not None and newest.workers == attempt.workers
+    if progress is None or (progress.attached and not fresh):
         return "its ranks have done no step yet"
     return None
 

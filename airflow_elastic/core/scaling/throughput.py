@@ -1,8 +1,8 @@
 """How fast training is with each number of workers: a curve through what was measured.
 
 The time of a step is `fixed + divided / n + per_worker * (n - 1)`. The global batch is constant, so the computation is
-divided among the workers; what each step costs anyway stays; synchronisation grows with the workers. These are the
-terms of Pollux (Qiao et al., OSDI '21, section 3.2), added instead of overlapped, so that a few measurements suffice.
+divided among the workers; what each step costs anyway stays; synchronisation grows with the workers. The terms
+are those of Pollux (OSDI '21, section 3.2). They are added instead of overlapped, so that a few measurements suffice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Fit:
         return self.fixed + self.divided / workers + self.per_worker * (workers - 1)
 
     def marginal(self, fewer: int, more: int) -> float:
-        """What each of the further workers adds, as a share of what each of the fewer ones gives. 1: as much."""
+        """The throughput that each further worker adds, as a share of that of each of the fewer ones. 1: as much."""
         gain = self.step_seconds(fewer) / self.step_seconds(more) - 1.0
         return gain * fewer / (more - fewer)
 
@@ -84,7 +84,7 @@ def fit(speeds: Iterable[Speed]) -> Fit | None:
 
 
 def best_known(measured: Sequence[Speed], learnt: Sequence[Speed]) -> tuple[Speed, ...]:
-    """What this run has measured, and what earlier runs have at other numbers of workers.
+    """The measurements of this run, and those of earlier runs at other numbers of workers.
 
     Earlier runs may have been on other machines. They are scaled to this run where both have measured.
     """

@@ -24,6 +24,8 @@ NOISE = "metrics.gradient_noise_scale"
 
 def worthwhile(rule: WorthRule, sizes: Sequence[int], seen: Observation, curve: Fit) -> Want:
     """The most workers that are worth it, by the measured curve."""
+    if seen.workers not in curve.sizes:
+        return Want("worth", seen.workers, f"the speed with {workers_text(seen.workers)} is not measured yet")
     measured = [size for size in sizes if size in curve.sizes]
     trusted = BEYOND * max([*curve.sizes, seen.workers])
     best = seen.workers
@@ -46,9 +48,7 @@ def worthwhile(rule: WorthRule, sizes: Sequence[int], seen: Observation, curve: 
     needed = f"needed are {rule.efficiency:.0%}"
     figures = {"efficiency": rule.efficiency, "step_seconds": curve.step_seconds(seen.workers)}
     if last is not None:
-        reason = (
-            f"the step to {workers_text(last[0])} adds {last[1]:.0%} of a worker's share for each, {needed}"
-        )
+        reason = f"the step to {workers_text(last[0])} adds {max(0.0, last[1]):.0%} of a worker's share for each, {needed}"
         return Want("worth", best, reason, {**figures, "marginal": last[1]})
     if best > seen.workers:
         share = _marginal(rule, curve, seen.workers, best, seen)

@@ -42,7 +42,7 @@ def sizes(policy: ScalingPolicy, workers: Workers) -> tuple[int, ...]:
 
 
 def contradictions(policy: ScalingPolicy, workers: Workers) -> Iterator[tuple[str, object, str]]:
-    """What of a policy cannot go with these workers: the path below the policy, what was given, what is allowed."""
+    """The parts of a policy that cannot go with these workers: the path, the given value, the allowed ones."""
     if workers.at_least == workers.at_most:
         text = (
             f"none while workers.min and workers.max are both {workers.at_least}: there is nothing to choose"

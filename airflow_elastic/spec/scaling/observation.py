@@ -145,8 +145,9 @@ class Decision:
     Attributes:
         workers: the number of workers that the run should have.
         acts: whether that is a change that should be made now.
-        rule: what decided: `load`, `capacity`, `worth`, `window`, `deadline`, `budget`, `share`, or a guard such as
-            `cooldown`, `snooze`, `payback`, `busy`; `fallback` if the last step did not work; `steady` if no rule asks.
+        rule: the rule that decided: `load`, `capacity`, `worth`, `window`, `deadline`, `budget` or `share`. `steady` if
+            no rule asks. A guard is named instead if it prevents a step: `cooldown`, `snooze`, `payback`, `busy`.
+            `fallback` if the last step did not work.
         reason: one sentence with the figures.
         wanted: the number that the rules want, before guards.
         figures: the numbers behind it.

@@ -51,8 +51,8 @@ class LoadTarget:
     """The load of a worker that the run aims at, by one signal.
 
     Attributes:
-        signal: `cpu` (share of a worker's processors in use), `memory` and `gpu` (shares, 0 to 1), `step_seconds`,
-            `samples_per_second`, or `metrics.NAME`: a number that the script reports, e.g. the length of a queue.
+        signal: `cpu`, `memory`, `gpu`: the share of a worker's own that it uses, from 0 to 1. `step_seconds` and
+            `samples_per_second`. Or `metrics.NAME`: a number that the script reports, e.g. the length of a queue.
         target: what the signal should be. More than it asks for more workers, less for fewer.
         low: with `high` in place of `target`: a band. Within it nothing changes.
         high: the upper end of the band.
@@ -83,7 +83,7 @@ class LoadTarget:
 
 @dataclass(frozen=True, slots=True)
 class CapacityRule:
-    """Grow into what is free, and shrink when others wait.
+    """Grow into free room, and shrink when others wait.
 
     Attributes:
         leave_free: room for so many workers is left to others.
@@ -150,7 +150,7 @@ class ScalingPolicy:
 
     Attributes:
         load: signals with their targets.
-        capacity: use what is free, and give back what others need.
+        capacity: use free room, and give back room that others need.
         worth: stop growing where it no longer pays.
         windows: times with another number of workers; outside of all windows it is `workers.count`.
         timezone: of the windows and of `done_by`, such as `Europe/Berlin`.
@@ -208,7 +208,7 @@ class ScalingPolicy:
                 ),
                 "",
                 "no rule",
-                "at least one of load, capacity, worth, windows, done_by, gpu_hours",
+                "at least one rule, such as capacity, load or done_by",
                 across=True,
             )
             both = bool(self.sizes) and self.increment is not None
