@@ -14,6 +14,7 @@ from airflow_elastic.adapters.records.reports import read_progress, read_seen
 from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.control.models.start_from import hold, resolve
+from airflow_elastic.control.scaling.check import refuse_policy
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, Job, RemoteEngine, find_engine
@@ -175,6 +176,7 @@ def start_run(
     journal = Journal(store)
     events = journal.read()
     if not events:
+        refuse_policy(spec, engine, time.time())
         _refuse_unreachable(engine, store, spec)
         _refuse_occupied(store, journal, spec)
         origin = resolve(spec.start_from, opens) if spec.start_from is not None else None

@@ -94,6 +94,7 @@ def document(
         "loss": _last(state, told, "loss"),
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "early_stop": encode(_last(state, told, "early_stop")),
+        "scaling": _scaling(state),
         "samples": {
             "seen": stood.samples if stood else 0,
             "per_second": _per_second(state, told),
@@ -117,6 +118,31 @@ def document(
         else [],
         "goodput": goodput_share(spent),
         "seconds": spent,
+    }
+
+
+def _scaling(state: RunState) -> dict[str, Any] | None:
+    """The newest decision of the scaling policy; None without a policy."""
+    if state.spec.scaling_policy is None:
+        return None
+    told, plain = state.scaling.decided, {"steps": state.scaling.steps}
+    if told is None:
+        return {
+            **plain,
+            "at": None,
+            "workers": state.target,
+            "wanted": state.target,
+            "rule": None,
+            "reason": None,
+        }
+    one = told.decision
+    return {
+        **plain,
+        "at": told.at,
+        "workers": one.workers,
+        "wanted": one.wanted,
+        "rule": one.rule,
+        "reason": one.reason,
     }
 
 

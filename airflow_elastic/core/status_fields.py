@@ -121,6 +121,11 @@ DOCUMENT: Mapping[str, Field] = {
         "with an early stop: its `metric`, the `best` value and the `step` of that. Also the reports `since` then, the "
         "`last` value, and whether training is `over`. Null without one",
     ),
+    "scaling": Field(
+        "mapping or null",
+        "with a scaling policy its newest decision: `at`, the `workers` it chose, the number its rules `wanted`, the "
+        "`rule` that decided, and the `reason`. Also how many `steps` it has made. Null without a policy",
+    ),
     "samples.seen": Field(
         "integer",
         "samples consumed since step 0, each counted once",

@@ -113,7 +113,9 @@ class ElasticTrainOperator(DrivesRun):
         active_deadline: most time for all attempts together; seconds or a timedelta. Default: no limit. Unlike
             `execution_timeout` it applies while the task is deferred; the smaller of both limits a deferrable task.
         cleanup: what the engine removes at the end: None, All or Unfinished. Default: Unfinished.
-        scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`.
+        scaling: planned scale steps, e.g. `[{"workers": 4, "at_step": 1000}]`; or a policy by which the run chooses its
+            number of workers itself, e.g. `{"policy": {"capacity": {}, "done_by": "06:00"}}`.
+        brain: what the memory of past runs may do: manual, single or cluster. Default: nothing.
         env: environment variables of the workers; no secrets, because they are stored as plain text.
         secrets: variables by reference, e.g. `[{"name": "TOKEN", "source": "env", "key": "WANDB_API_KEY"}]`.
         tensorboard: write event files of TensorBoard, in `tensorboard/` below the run URI. Default: False.
@@ -205,7 +207,8 @@ class ElasticTrainOperator(DrivesRun):
         unattended_timeout: float | timedelta | None = None,
         active_deadline: float | timedelta | None = None,
         cleanup: str | None = None,
-        scaling: Sequence[Mapping[str, Any]] | None = None,
+        scaling: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        brain: str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Sequence[Mapping[str, str]] | None = None,
         tensorboard: bool | None = None,
@@ -248,6 +251,7 @@ class ElasticTrainOperator(DrivesRun):
         self.active_deadline = active_deadline
         self.cleanup = cleanup
         self.scaling = scaling
+        self.brain = brain
         self.env = env
         self.secrets = secrets
         self.tensorboard = tensorboard

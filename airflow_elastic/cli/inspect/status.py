@@ -130,12 +130,21 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
         *([f"starts from {decode(Origin, origin).words}"] if (origin := document.get("origin")) else []),
         _position(document),
         *([f"early stop: {decode(Watch, watch).words}"] if (watch := document.get("early_stop")) else []),
+        *([_scaling(said)] if (said := document.get("scaling")) else []),
         *_trainings(document),
         _saved(document, now, kept),
         _time(document),
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _scaling(said: Mapping[str, Any]) -> str:
+    steps = f"{said['steps']} step{'' if said['steps'] == 1 else 's'} so far"
+    if said["reason"] is None:
+        return f"scaling policy: {steps}"
+    wanted = "" if said["wanted"] == said["workers"] else f", would have {said['wanted']}"
+    return f"scaling policy: {workers(said['workers'])}{wanted}: {said['reason']}; {steps}"
 
 
 def _start(starting: Mapping[str, Any], now: float) -> str:

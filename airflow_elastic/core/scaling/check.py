@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 
-def check(spec: RunSpec, now: float) -> None:
+def check(spec: RunSpec, now: float | None = None) -> None:
     """Refuse a time zone that does not exist, a cron expression that is none, and a deadline that has passed.
 
     Args:
         spec: of a run that is about to be created.
-        now: epoch seconds.
+        now: epoch seconds; None: a deadline may have passed, as while a DAG is parsed.
 
     Raises:
         SpecError: with all problems.
@@ -39,10 +39,10 @@ def check(spec: RunSpec, now: float) -> None:
                 problems.append(Problem(f"scaling_policy.windows.{i}.{name}", text, allowed))
     if zone and policy.done_by is not None:
         try:
-            by = deadline_of(policy, now)
+            by = deadline_of(policy, now or 0.0)
         except ValueError:
             by = None
-        if by is None or by <= now:
+        if by is None or (now is not None and by <= now):
             allowed = "a moment to come, as `06:00` or `2027-01-31T06:00`"
             problems.append(Problem("scaling_policy.done_by", policy.done_by, allowed))
     if problems:

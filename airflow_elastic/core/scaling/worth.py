@@ -48,7 +48,8 @@ def worthwhile(rule: WorthRule, sizes: Sequence[int], seen: Observation, curve: 
     needed = f"needed are {rule.efficiency:.0%}"
     figures = {"efficiency": rule.efficiency, "step_seconds": curve.step_seconds(seen.workers)}
     if last is not None:
-        reason = f"the step to {workers_text(last[0])} adds {max(0.0, last[1]):.0%} of a worker's share for each, {needed}"
+        added = f"{max(0.0, last[1]):.0%} of a worker's share"
+        reason = f"the step to {workers_text(last[0])} adds {added} for each, {needed}"
         return Want("worth", best, reason, {**figures, "marginal": last[1]})
     if best > seen.workers:
         share = _marginal(rule, curve, seen.workers, best, seen)

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_elastic.adapters import plugins
 from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.core.scaling.check import check as check_policy
 from airflow_elastic.engines import api as engines
 from airflow_elastic.launchers import api as launchers
 from airflow_elastic.spec.errors import ABSENT, InvalidInput, Problem, SpecError
@@ -46,6 +47,7 @@ PATHS = {
     "active_deadline": "active_deadline_seconds",
     "cleanup": "cleanup",
     "scaling": "scaling",
+    "brain": "brain",
     "env": "env",
     "secrets": "secrets",
     "tensorboard": "tensorboard",
@@ -142,7 +144,7 @@ def early_problems(given: Mapping[str, Any], late: Collection[str]) -> list[Prob
             if isinstance(word, int | float)
         ]
     try:
-        build_spec(parameters, name="run")
+        check_policy(build_spec(parameters, name="run"))
     except SpecError as error:
         problems += [problem for problem in error.problems if not (problem.across and late)]
     for name, group in (("engine", engines.GROUP), ("launcher", launchers.GROUP)):

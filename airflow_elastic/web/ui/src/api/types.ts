@@ -76,6 +76,7 @@ export interface Status {
   metrics: Record<string, number | null>;
   samples: { seen: number; per_second: number };
   restarts: { used: number; limit: number };
+  scaling?: Scaling | null;
   checkpoints: {
     committed: number;
     unsaved?: { step: number; worker: string; reason: string } | null;
@@ -139,6 +140,19 @@ export interface EarlyStop {
   since: number;
   best: number | null;
   step: number | null;
+}
+
+/** The newest decision of a scaling policy. */
+export interface Scaling {
+  /** When; null before the first one. */
+  at: number | null;
+  workers: number;
+  /** The number that its rules want, before pauses and other guards. */
+  wanted: number;
+  rule: string | null;
+  reason: string | null;
+  /** How many steps it has made. */
+  steps: number;
 }
 
 export interface AttemptSpan {

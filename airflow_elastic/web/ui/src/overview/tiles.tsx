@@ -1,7 +1,7 @@
 // The numbers of this moment, each with what it means beside it.
 import type { ReactNode } from "react";
 import { number } from "../api/numbers.ts";
-import type { EarlyStop, Overview } from "../api/types.ts";
+import type { EarlyStop, Overview, Scaling } from "../api/types.ts";
 import { count, grouped, measure, percent, rate } from "../format/numbers.ts";
 import { useServerNow } from "../parts/now.ts";
 import { ago, duration, roughly } from "../format/times.ts";
@@ -51,9 +51,16 @@ export function Tiles({ overview }: { overview: Overview }) {
             : `${grouped(status.checkpoints.committed)} committed`
         }
       />
+      {status.scaling && <ScalingTile {...status.scaling} />}
       {overview.early_stop && <EarlyStopTile {...overview.early_stop} />}
     </dl>
   );
+}
+
+/** The newest decision of the scaling policy, and why. */
+function ScalingTile({ workers, wanted, reason, steps }: Scaling) {
+  const value = workers === wanted ? count(workers, "worker") : `${grouped(workers)}, wants ${grouped(wanted)}`;
+  return <Tile name="Scaling policy" value={value} more={reason ?? `no decision yet, ${count(steps, "step")} so far`} />;
 }
 
 /** How near the run is to its early stop. */
