@@ -123,8 +123,8 @@ DOCUMENT: Mapping[str, Field] = {
     ),
     "scaling": Field(
         "mapping or null",
-        "with a scaling policy its newest decision: `at`, the `workers` it chose, the number its rules `wanted`, the "
-        "`rule` that decided, and the `reason`. Also how many `steps` it has made. Null without a policy",
+        "with a scaling policy its newest decision: the `workers` that it chose `at` a time, and the number that its "
+        "rules `wanted`. `rule` says which one decided, and `reason` why. `steps`: how many it has made. Null without one",
     ),
     "samples.seen": Field(
         "integer",
