@@ -124,7 +124,7 @@ DOCUMENT: Mapping[str, Field] = {
     "scaling": Field(
         "mapping or null",
         "with a scaling policy its newest decision: the `workers` that it chose `at` a time, and the number that its "
-        "rules `wanted`. `rule` says which one decided, and `reason` why. `steps`: how many it has made. Null without one",
+        "rules `wanted`. `rule` says which one decided, and `reason` why. `steps`: how many it made. Null without one",
     ),
     "samples.seen": Field(
         "integer",

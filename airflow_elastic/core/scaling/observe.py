@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_elastic.core.scaling.load import INVERSE
@@ -20,6 +22,9 @@ GUESSED_COST_SECONDS = 30.0
 
 #: The recent value of a signal is the median of so many seconds.
 RECENT_SECONDS = 60.0
+
+#: A signal counts once so many values of it are known, and only beyond so many standard errors of its mean.
+LEAST_VALUES, NOISE_ERRORS = 4, 3.0
 
 #: A part of a training with fewer steps says nothing about its speed: the first ones are slow.
 LEAST_STEPS = 5
@@ -137,22 +142,38 @@ def worker_seconds(state: RunState, now: float) -> float:
 
 
 def signal(name: str, samples: Iterable[Sample], policy: ScalingPolicy, now: float) -> Signal | None:
-    """A signal from its values since the last change of the number of workers; None without any.
-
-    Each value counts as the median of itself and its two neighbours, so that a single one decides nothing.
-    """
+    """A signal from its values since the last change of the number of workers; None without any."""
     known = sorted(samples)
     if not known:
         return None
-    smooth = [
-        (at, statistics.median(value for _, value in known[max(0, i - 1) : i + 2]))
-        for i, (at, _) in enumerate(known)
-    ]
     recent = [value for at, value in known if at >= now - RECENT_SECONDS] or [known[-1][1]]
+    up, down = (_within(known, now, seconds) for seconds in (policy.up_seconds, policy.down_seconds))
+    sign, noise = (-1.0 if name in INVERSE else 1.0), _noise([value for _, value in known])
+    more, fewer = _surely(up, sign, noise), _surely(down, -sign, noise)
+    return Signal(statistics.median(recent), more, fewer)
 
-    def within(seconds: float) -> list[float]:
-        return [value for at, value in smooth if at >= now - seconds] if known[0][0] <= now - seconds else []
 
-    up, down = within(policy.up_seconds), within(policy.down_seconds)
-    least, most = (max, min) if name in INVERSE else (min, max)
-    return Signal(statistics.median(recent), least(up) if up else None, most(down) if down else None)
+def _within(known: Sequence[Sample], now: float, seconds: float) -> list[float]:
+    """The values of the last seconds; none if values are not known for so long."""
+    return [value for at, value in known if at >= now - seconds] if known[0][0] <= now - seconds else []
+
+
+def _noise(values: Sequence[float]) -> float:
+    """The standard deviation of the noise, from differences of neighbours: a change of the level counts only once."""
+    if len(values) < 2:
+        return math.inf
+    return math.sqrt(math.pi) / 2 * statistics.fmean(abs(b - a) for a, b in pairwise(values))
+
+
+def _surely(values: Sequence[float], sign: float, noise: float) -> float | None:
+    """The level that noise does not explain: the mean less `NOISE_ERRORS` of its standard errors, or more by `sign`.
+
+    Each value is first replaced by the median of itself and its neighbours, so that a single one decides nothing; the
+    result is never beyond any of these medians.
+    """
+    if len(values) < LEAST_VALUES:
+        return None
+    signed = [sign * value for value in values]
+    smooth = [statistics.median(signed[max(0, i - 1) : i + 2]) for i in range(len(signed))]
+    sure = statistics.fmean(signed) - NOISE_ERRORS * noise / math.sqrt(len(signed))
+    return sign * min([sure, *smooth])
