@@ -1,7 +1,7 @@
 """A small DDP training with all that a resumed run has to put back: weights, two optimizers, of which one has two
 groups of parameters, a schedule, dropout's luck, and a gradient scaler that leaves the first step out.
 
-Options: --epochs N; --step-seconds S; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
+Options: --epochs N; --step-seconds S; --sample-seconds S, for each sample of a rank; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
 there in the first attempt, --hang-rank RANK alone, if that is said; --hang-again: all stand still before the first step
 of the second attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail once
 they have finished; --out FILE: rank 0 writes a digest of the whole state at the end, its luck included; --samples
@@ -41,6 +41,7 @@ parser.add_argument("--gpu", action="store_true")
 parser.add_argument("--backend")
 parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--out")
+parser.add_argument("--sample-seconds", type=float, default=0.0)
 parser.add_argument("--samples")
 options = parser.parse_args()
 if options.verbose:
@@ -88,7 +89,7 @@ for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
         optimizer.zero_grad()
     scaler.update()
     schedule.step()
-    time.sleep(options.step_seconds)
+    time.sleep(options.step_seconds + options.sample_seconds * len(x))
     if run.steps + 1 == options.fail_at:
         raise ValueError(f"a bad batch before step {options.fail_at}")
     if run.steps + 1 == options.die_at and run.attempt == 1 and run.rank == run.world_size - 1:

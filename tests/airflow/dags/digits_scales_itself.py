@@ -1,0 +1,1 @@
+../../../dags/digits_scales_itself.py
