@@ -1,13 +1,14 @@
 """A small DDP training with all that a resumed run has to put back: weights, two optimizers, of which one has two
 groups of parameters, a schedule, dropout's luck, and a gradient scaler that leaves the first step out.
 
-Options: --epochs N; --step-seconds S; --sample-seconds S, for each sample of a rank; --fail-at STEP raises there, each time it comes by; --hang-at STEP stands still
-there in the first attempt, --hang-rank RANK alone, if that is said; --hang-again: all stand still before the first step
-of the second attempt; --die-at STEP: there the last rank kills itself, in the first attempt; --die-late: all fail once
-they have finished; --out FILE: rank 0 writes a digest of the whole state at the end, its luck included; --samples
-FOLDER: every rank writes which samples each of its steps consumed; --lag RANK: the forward pass of this rank takes
-20 ms more; --width N of the hidden layer; --lr RATE; --sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU;
---backend NAME: torch's (two ranks on one GPU need gloo); --verbose: logs what is only of interest.
+Options: --epochs N; --step-seconds S; --sample-seconds S, for each sample of a rank; --fail-at STEP raises there,
+each time it comes by; --hang-at STEP stands still there in the first attempt, --hang-rank RANK alone, if that is
+said; --hang-again: all stand still before the first step of the second attempt; --die-at STEP: there the last rank
+kills itself, in the first attempt; --die-late: all fail once they have finished; --out FILE: rank 0 writes a digest
+of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each of its steps
+consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
+--sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU; --backend NAME: torch's (two ranks on one GPU need gloo);
+--verbose: logs what is only of interest.
 """
 
 import argparse
