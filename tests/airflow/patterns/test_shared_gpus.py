@@ -31,7 +31,7 @@ def run_of(airflow: Standalone, dag: str, dag_run: str) -> Run:
 def stretches(run: Run) -> list[dict[str, Any]]:
     """Its parts with one number of workers each, of all attempts."""
     attempts: Any = run.status()["attempts"]
-    return [one for attempt in attempts for one in attempt["stretches"] if one["first_step_at"]]
+    return [one for attempt in attempts for one in attempt["stretches"] if one.get("first_step_at")]
 
 
 def wait_trains(run: Run, workers: int, *, after: int = 0) -> None:
