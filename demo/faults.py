@@ -90,7 +90,7 @@ class Faults:
 def _at_work(status: Mapping[str, Any]) -> bool:
     """Whether the newest attempt is stepping."""
     stretches = status["attempts"][-1]["stretches"]
-    return bool(stretches) and stretches[-1]["first_step_at"] is not None
+    return bool(stretches) and stretches[-1].get("first_step_at") is not None
 
 
 def _loses_steps(status: Mapping[str, Any], *, hurry: bool) -> bool:
