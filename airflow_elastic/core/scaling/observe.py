@@ -94,6 +94,8 @@ def busy(state: RunState, progress: Progress | None, job: JobStatus | None) -> s
     fresh = newest is not None and newest.first_step_at is not None and newest.workers == attempt.workers
     if progress is None or (progress.attached and not fresh):
         return "its ranks have done no step yet"
+    if not progress.attached:  # a step might cost all that it has done
+        return "the script does not report its steps"
     return None
 
 

@@ -34,9 +34,9 @@ def test_it_grows_at_night_and_shrinks_by_day(standalone: Standalone) -> None:
     assert isinstance(said, dict)
     assert (said["rule"], said["workers"]) == ("window", 1)
     run.ask_stop(by="test")
-    standalone.wait_task(NIGHTS, dag_run, "train")
+    standalone.wait_task(NIGHTS, dag_run, "train", "failed")  # a person has stopped it
     decisions = [one.decision for one in Journal(run.store).read() if isinstance(one, ScaleDecided)]
     steps = [one.workers for one in decisions if one.acts]
     assert steps == [3, 1]
-    log = standalone.log(NIGHTS, dag_run, "train")
+    log = standalone.task_log(NIGHTS, dag_run, "train")
     assert "scale step 1 → 3 workers by the policy" in log
