@@ -20,6 +20,7 @@ from tests.cluster.conftest import (  # noqa: F401
     kubeconfig,
     namespace,
     pod_options,
+    priority,
     shared_folder,
 )
 

@@ -20,7 +20,6 @@ from airflow_elastic.spec.run import RunSpec, Workers
 from tests.bench.support.figures import count, heading
 from tests.cluster.kinds.test_training import world
 from tests.cluster.test_policies import POLICY, SLOT, room, slots, somebody
-from tests.cluster.test_policies import priority as priority
 from tests.support.driving import Driven, driving
 from tests.support.kubernetes import kube
 

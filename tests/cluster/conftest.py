@@ -10,13 +10,14 @@ import shlex
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.kube import Access, Client, connect
+from airflow_elastic.adapters.kube import Access, Client, Resource, connect
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
@@ -233,3 +234,22 @@ def form(request: pytest.FixtureRequest, kubectl: kube.Kubectl) -> Iterator[str]
         yield request.param
     finally:
         kubectl("delete", "crd", name, "--timeout=60s")
+
+
+PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+
+
+@pytest.fixture
+async def priority(client: Client) -> AsyncIterator[str]:
+    """A PriorityClass whose pods wait for room instead of having others killed."""
+    name = f"urgent-{uuid.uuid4().hex[:8]}"
+    body = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 1000,
+        "preemptionPolicy": "Never",
+    }
+    await client.create(PRIORITIES, "", body)
+    yield name
+    await client.delete(PRIORITIES, "", name)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from airflow_elastic.adapters.kube import Client, Resource
+from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.core.scaling.decide import decide
@@ -23,8 +20,6 @@ from tests.cluster.kinds.test_training import training, world
 from tests.support.driving import Driven, driving
 from tests.support.machine.patience import until_async
 
-PRIORITIES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
-
 #: A third of a node, so that a few pods of others fill the cluster.
 SLOT = "7Gi"
 
@@ -35,22 +30,6 @@ POLICY = ScalingPolicy(
     down_seconds=5.0,
     snooze_seconds=5.0,
 )
-
-
-@pytest.fixture
-async def priority(client: Client) -> AsyncIterator[str]:
-    """A PriorityClass whose pods wait for room instead of having others killed."""
-    name = f"urgent-{uuid.uuid4().hex[:8]}"
-    body = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": 1000,
-        "preemptionPolicy": "Never",
-    }
-    await client.create(PRIORITIES, "", body)
-    yield name
-    await client.delete(PRIORITIES, "", name)
 
 
 def slots(workers: Workers, options: dict[str, Any], *words: str, **changes: Any) -> RunSpec:
