@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import airflow_elastic
+from airflow_elastic.cli.brain.group import brain
 from airflow_elastic.cli.cluster.doctor import doctor
 from airflow_elastic.cli.cluster.reap import reap
 from airflow_elastic.cli.cluster.render import render
@@ -97,6 +98,7 @@ for _command in (
     render,
     reap,
     doctor,
+    brain,
 ):
     cli.add_command(_command)
 
