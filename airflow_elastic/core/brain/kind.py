@@ -2,8 +2,8 @@
 
 Alike are runs of the same script in the same place, with the same launcher, engine, ranks of a worker and accelerators.
 The arguments may differ: two learning rates take equally long. Processors and memory may differ, too: they are what is
-learnt. The place is the image without its tag, or else the folder. Where that changes with each version of the code
-(`source_root`, or a script that is part of the specification), it is the name of the run.
+learnt. The place is the image without its tag, or else the folder. It may change with each version of the code,
+as `source_root` does. Then it is the name of the run. So it is for a script that is part of the specification.
 """
 
 from __future__ import annotations
