@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_elastic.spec import run as spec_module
-from airflow_elastic.spec.scaling import policy as policy_module
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.models.start import StartFrom
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.scaling import policy as policy_module
 from generator.markdown import BY, code, docstring, fence, plain, table
 
 #: A value of the right type that no rule takes, so that the specification says itself what it allows.
