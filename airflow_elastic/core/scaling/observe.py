@@ -170,7 +170,7 @@ def _noise(values: Sequence[float]) -> float:
 def _surely(values: Sequence[float], sign: float, noise: float) -> float | None:
     """The level that noise does not explain: the mean less `NOISE_ERRORS` of its standard errors, or more by `sign`.
 
-    Each value is first replaced by the median of itself and its neighbours, so that a single one decides nothing; the
+    Each value is first replaced by the median of itself and its neighbours, so that a single one decides nothing. The
     result is never beyond any of these medians.
     """
     if len(values) < LEAST_VALUES:

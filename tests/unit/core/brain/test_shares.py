@@ -56,10 +56,8 @@ def test_what_trains_keeps_its_fewest_workers(runs: list[Claim], capacity: int) 
 def test_a_higher_priority_never_gives_less(runs: list[Claim], capacity: int, data: st.DataObject) -> None:
     i = data.draw(st.integers(0, len(runs) - 1))
     before = shares(runs, capacity)[runs[i].run]
-    raised = [
-        replace(one, priority=one.priority + data.draw(st.integers(1, 3))) if n == i else one
-        for n, one in enumerate(runs)
-    ]
+    higher = replace(runs[i], priority=runs[i].priority + data.draw(st.integers(1, 3)))
+    raised = [*runs[:i], higher, *runs[i + 1 :]]
     assert shares(raised, capacity)[runs[i].run] >= before
 
 
