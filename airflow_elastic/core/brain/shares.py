@@ -5,8 +5,8 @@
 2. A run that waits begins with its fewest workers if there is room. But no run begins while one of a higher priority
    waits. It would take the room for which that one waits, and could not give it back without an end.
 3. The rest is given to one priority after the other. There the run with the least of its best speed gets its next
-   size first, as long as that adds enough. This is max-min fairness over the measured curve. A scale step with a save takes
-   such workers back at any time.
+   size first, as long as that adds enough. This is max-min fairness over the measured curve. A scale step with a
+   save takes such workers back at any time.
 
 The result depends on nothing else, so each controller computes the same from the same claims.
 """
