@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.records.history import read_history
-from airflow_elastic.adapters.records.journal import Journal, newest
-from airflow_elastic.adapters.records.reports import read_progress
+from airflow_elastic.adapters.records.journal import newest
 from airflow_elastic.adapters.storage.list_runs import runs_below
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.brain import memory
-from airflow_elastic.core.brain.facts import facts
-from airflow_elastic.core.machine import replay
+from airflow_elastic.brain.read import facts_of
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import RunMissing, SpecError, StoreError
 
@@ -23,9 +19,6 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.brain.database import Database
-    from airflow_elastic.core.brain.facts import Facts
-    from airflow_elastic.spec.events import Event
-    from airflow_elastic.spec.status import Progress
 
 #: What agents still write of a run after its end comes within so many seconds.
 SETTLED_SECONDS = 300.0
@@ -91,28 +84,3 @@ def learn(
         memory.remember(database, found, clock())
         read.append(one.uri)
     return Learnt(tuple(read), unchanged, tuple(skipped))
-
-
-def facts_of(store: Store, now: float) -> Facts:
-    """What the memory keeps of the run at a store.
-
-    Raises:
-        RunMissing: there is none.
-        StoreError: it cannot be read.
-    """
-    events = Journal(store).read()
-    state = replay(events)
-    if state is None:
-        raise RunMissing(f"{store.uri} holds no run")
-    progress = read_progress(store, state.attempt.number)
-    heard = _heard(store, events, progress)
-    return facts(store.uri, state, progress, read_history(store, now), len(events), min(now, heard))
-
-
-def _heard(store: Store, events: list[Event], progress: Progress | None) -> float:
-    """When the run was last heard of: nobody may have ended one whose machine is gone."""
-    try:
-        written = float(json.loads(store.get(layout.STATUS) or b"{}").get("at", 0.0))
-    except (ValueError, AttributeError, TypeError):
-        written = 0.0
-    return max(events[-1].at, progress.at if progress else 0.0, written)

@@ -11,9 +11,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from airflow_elastic.brain.tables import ProposalRow, RunRow, SpeedRow, TimingRow, UsageRow
 from airflow_elastic.core.brain.facts import Facts, Timing
 from airflow_elastic.core.brain.use import Use
+from airflow_elastic.spec.brain.proposal import Proposal
+from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.scaling.observation import Speed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from airflow_elastic.brain.database import Database
@@ -110,3 +114,19 @@ def _facts(row: RunRow) -> Facts:
         ),
         timing=Timing(**{field.name: getattr(timing, field.name) for field in fields(Timing)}),
     )
+
+
+def keep_proposals(database: Database, uri: str, made: Sequence[Proposal], now: float) -> None:
+    """Keep the proposals for a run, in place of those before."""
+    with database.writing() as session:
+        session.execute(delete(ProposalRow).where(ProposalRow.uri == uri))
+        session.flush()
+        for one in made:
+            session.merge(ProposalRow(uri=uri, field=one.field, at=now, document=encode(one)))
+
+
+def kept_proposals(database: Database, uri: str) -> tuple[Proposal, ...]:
+    """The proposals that were last made for a run, by field."""
+    with database.reading() as session:
+        query = select(ProposalRow.document).where(ProposalRow.uri == uri).order_by(ProposalRow.field)
+        return tuple(decode(Proposal, document) for document in session.scalars(query))

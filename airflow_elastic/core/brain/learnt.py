@@ -10,7 +10,7 @@ from airflow_elastic.spec.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_elastic.core.brain.proposals import Proposal
+    from airflow_elastic.spec.brain.proposal import Proposal
     from airflow_elastic.spec.run import RunSpec
 
 

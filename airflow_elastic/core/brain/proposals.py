@@ -6,9 +6,7 @@ the present one to matter, and never out of the bounds that are named here.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_elastic.core.brain import amounts
@@ -19,6 +17,7 @@ from airflow_elastic.core.checkpoints.save_interval import EXPECTED_SECONDS, sav
 from airflow_elastic.core.scaling.throughput import fit
 from airflow_elastic.core.scaling.worth import BEYOND
 from airflow_elastic.core.units import size
+from airflow_elastic.spec.brain.proposal import Proposal
 
 if TYPE_CHECKING:
     from airflow_elastic.core.brain.facts import Facts
@@ -47,33 +46,6 @@ RUNS_TO_LOWER = 2
 
 #: What differs by less is no proposal.
 MATTERS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A value for one field of a specification.
-
-    Attributes:
-        field: its path, such as `workers.count`, `workers.resources.memory` or `checkpoint.every_seconds`; or
-            `command` with an option, which is only a hint.
-        value: the proposed value.
-        now: the present value; None if it is not given.
-        reason: why, in one sentence with the figures.
-        runs: on how many runs it rests.
-        figures: the numbers behind it.
-    """
-
-    field: str
-    value: float | int | str
-    now: float | int | str | None
-    reason: str
-    runs: int
-    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    @property
-    def hint(self) -> bool:
-        """Whether it is only shown, because it would change what is trained."""
-        return self.field.startswith("command ")
 
 
 def proposals(spec: RunSpec, known: Sequence[Facts]) -> tuple[Proposal, ...]:
@@ -122,7 +94,7 @@ def _workers(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         "spread": curve.spread,
         "sizes": float(len(curve.sizes)),
     }
-    yield Proposal("workers.count", best, workers.count, reason, runs, figures)
+    yield Proposal("workers.count", best, reason, runs, workers.count, figures)
 
 
 def _resources(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
@@ -155,7 +127,7 @@ def _resources(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         value = amounts.memory(wanted) if name == "memory" else amounts.processors(wanted)
         if value == text:
             continue
-        yield Proposal(f"workers.resources.{name}", value, text, reason, len(used), figures)
+        yield Proposal(f"workers.resources.{name}", value, reason, len(used), text, figures)
 
 
 def _lacked(alike: Sequence[Facts]) -> float | None:
@@ -184,14 +156,8 @@ def _interval(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         return
     reason = f"{best.reason}: {failures} in {hours:.1f} hours of a worker"
     figures = {"save_seconds": cost, "written_seconds": written, "between_failures": between, "hours": hours}
-    yield Proposal(
-        "checkpoint.every_seconds",
-        seconds,
-        policy.seconds,
-        reason,
-        len(measured),
-        {**figures, "failures": failures},
-    )
+    figures["failures"] = float(failures)
+    yield Proposal("checkpoint.every_seconds", seconds, reason, len(measured), policy.seconds, figures)
 
 
 def _limits(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
@@ -246,6 +212,5 @@ def _batch(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         "it changes the training, so decide yourself"
     )
     runs = sum(count for _, count in best.values())
-    yield Proposal(
-        f"command {now[0]}", batch, now[1], reason, runs, {"rate": rate, "rate_now": best[now[1]][0]}
-    )
+    figures = {"rate": rate, "rate_now": best[now[1]][0]}
+    yield Proposal(f"command {now[0]}", batch, reason, runs, now[1], figures)

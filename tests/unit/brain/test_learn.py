@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from airflow_elastic.adapters.records.reports import write_progress
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.brain import memory
 from airflow_elastic.brain.database import Database
-from airflow_elastic.brain.learn import facts_of, learn
+from airflow_elastic.brain.learn import learn
+from airflow_elastic.brain.read import facts_of
 from airflow_elastic.cli.main import cli
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import RunMissing
@@ -54,8 +56,6 @@ def test_a_run_that_goes_on_is_read_again(database: Database, tmp_path: Path) ->
     learn(database, str(tmp_path))
     assert [one.steps for one in memory.known(database)] == [100]
     store = open_store(str(tmp_path / "one"))
-    from airflow_elastic.adapters.records.reports import write_progress
-
     write_progress(store, trained(200))
     learn(database, str(tmp_path))
     (now,) = memory.known(database)
