@@ -167,8 +167,8 @@ class Memory:
 
 
 def _why(error: Exception) -> Any:
-    if isinstance(error, ModuleNotFoundError):
-        return f"the package {error.name} is missing: pip install 'airflow-elastic[brain]'"
+    if isinstance(error, ImportError):
+        return f"the package {error.name or 'SQLAlchemy'} is missing: pip install 'airflow-elastic[brain]'"
     # Errors of this package have no secrets in their texts. Others may have the URL.
     ours = type(error).__module__.startswith("airflow_elastic.")
     return str(error) if ours else type(error).__name__

@@ -180,9 +180,8 @@ def _limits(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         reason = f"the longest {words} took {longest:.3g} s; the limit is {factor:g} times that"
         if value == SHORTEST_LIMIT:
             reason = f"the longest {words} took {longest:.3g} s; a limit is at least {SHORTEST_LIMIT:g} s"
-        yield Proposal(
-            f"health.{name}", value, now, reason, len(seen), {"longest": longest, "factor": factor}
-        )
+        figures = {"longest": longest, "factor": factor}
+        yield Proposal(f"health.{name}", value, reason, len(seen), now, figures)
 
 
 def _batch(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
@@ -205,7 +204,7 @@ def _batch(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
     if now[1] not in best:
         return
     batch, (rate, _) = max(best.items(), key=lambda item: (item[1][0], -item[0]))
-    if rate < (1 + MATTERS) * best[now[1]][0]:
+    if batch == now[1] or rate < (1 + MATTERS) * best[now[1]][0]:
         return
     reason = (
         f"with {batch}, a rank processed {rate:.3g} samples a second, with {now[1]} {best[now[1]][0]:.3g}; "
