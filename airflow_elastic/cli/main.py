@@ -17,6 +17,7 @@ from airflow_elastic.cli.brain.group import brain
 from airflow_elastic.cli.cluster.doctor import doctor
 from airflow_elastic.cli.cluster.reap import reap
 from airflow_elastic.cli.cluster.render import render
+from airflow_elastic.cli.cluster.simulate import simulate
 from airflow_elastic.cli.drive.run import run
 from airflow_elastic.cli.help_text import keep_examples
 from airflow_elastic.cli.inspect.all_runs import list_runs, top
@@ -96,6 +97,7 @@ for _command in (
     top,
     ui,
     render,
+    simulate,
     reap,
     doctor,
     brain,

@@ -1,0 +1,46 @@
+"""Sizes that never change: as few as possible, as requested, or as many as allowed.
+
+This is what a job of Kubernetes, Slurm or Kueue has that nobody scales. It starts when all its workers have room.
+"""
+
+from __future__ import annotations
+
+from airflow_elastic.spec.run import Workers
+from airflow_elastic.spec.scaling.policy import ScalingPolicy
+from airflow_elastic.testing.simulator.policies.api import View
+from airflow_elastic.testing.simulator.run import Run
+from airflow_elastic.testing.simulator.traces.trace import Job
+
+
+class Static:
+    """One fixed size for each job.
+
+    Args:
+        which: `least`, `requested`, or `most`.
+    """
+
+    source = "a job of a fixed size"
+    interval = float("inf")
+
+    def __init__(self, which: str) -> None:
+        self.name, self._which = f"static-{which}", which
+
+    def workers(self, job: Job, view: View) -> Workers:
+        sizes = {"least": job.least, "requested": job.workers, "most": job.useful}
+        return Workers(sizes[self._which])
+
+    def own(self, job: Job) -> ScalingPolicy | None:
+        return None
+
+    def start(self, run: Run, room: int) -> int:
+        count = run.state.target
+        return count if room >= count else 0
+
+    def least(self, run: Run) -> int:
+        return run.state.target
+
+    def look(self, view: View) -> float | None:
+        return None
+
+    def ended(self, run: Run) -> None:
+        return
