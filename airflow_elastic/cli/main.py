@@ -14,6 +14,7 @@ import click
 
 import airflow_elastic
 from airflow_elastic.cli.brain.group import brain
+from airflow_elastic.cli.brain.plan import plan
 from airflow_elastic.cli.cluster.doctor import doctor
 from airflow_elastic.cli.cluster.reap import reap
 from airflow_elastic.cli.cluster.render import render
@@ -100,6 +101,7 @@ for _command in (
     simulate,
     reap,
     doctor,
+    plan,
     brain,
 ):
     cli.add_command(_command)

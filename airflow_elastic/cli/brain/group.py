@@ -11,6 +11,7 @@ from rich.table import Table
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli import console as say
 from airflow_elastic.cli.brain.open import opened
+from airflow_elastic.cli.brain.propose import propose
 from airflow_elastic.cli.find_run import json_option
 from airflow_elastic.cli.help_text import Command, keep_examples
 from airflow_elastic.core.units import size
@@ -100,6 +101,9 @@ def show(name: str | None, as_json: bool) -> None:
         return
     console.print(_table(runs), crop=False)
     console.print(where, style="dim", soft_wrap=True)
+
+
+brain.add_command(propose)
 
 
 @brain.command(cls=Command)

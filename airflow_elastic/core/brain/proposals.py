@@ -39,7 +39,7 @@ LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
 START_FACTOR, PAUSE_FACTOR = 3.0, 5.0
 
 #: Limits are between these, in seconds.
-SHORTEST_LIMIT, LONGEST_LIMIT = 60.0, 86_400.0
+SHORTEST_LIMIT, LONGEST_LIMIT = 120.0, 86_400.0
 
 #: A limit is lowered only after so many runs: one lucky run proves little. It is raised after one.
 RUNS_TO_LOWER = 2
@@ -167,17 +167,27 @@ def _limits(spec: RunSpec, alike: Sequence[Facts]) -> Iterator[Proposal]:
         one.timing.longest_start_seconds for one in alike if one.timing.longest_start_seconds is not None
     ]
     pauses = [one.timing.pause_seconds for one in alike if one.timing.pause_seconds is not None]
-    for name, seen, factor, now, words in (
-        ("start_seconds", starts, START_FACTOR, health.start_seconds, "start"),
-        ("no_progress_seconds", pauses, PAUSE_FACTOR, health.no_progress_seconds, "time between two steps"),
+    # As for a start within a run: another machine may have to fetch an image or compile first.
+    more = health.no_progress_seconds
+    for name, seen, factor, extra, now, words in (
+        ("start_seconds", starts, START_FACTOR, more, health.start_seconds, "start"),
+        (
+            "no_progress_seconds",
+            pauses,
+            PAUSE_FACTOR,
+            0.0,
+            health.no_progress_seconds,
+            "time between two steps",
+        ),
     ):
         if not seen:
             continue
         longest = max(seen)
-        value = float(round(min(max(factor * longest, SHORTEST_LIMIT), LONGEST_LIMIT)))
+        value = float(round(min(max(factor * longest + extra, SHORTEST_LIMIT), LONGEST_LIMIT)))
         if abs(value / now - 1) < MATTERS or (value < now and len(seen) < RUNS_TO_LOWER):
             continue
-        reason = f"the longest {words} took {longest:.3g} s; the limit is {factor:g} times that"
+        plus = f" and {extra:g} s" if extra else ""
+        reason = f"the longest {words} took {longest:.3g} s; the limit is {factor:g} times that{plus}"
         if value == SHORTEST_LIMIT:
             reason = f"the longest {words} took {longest:.3g} s; a limit is at least {SHORTEST_LIMIT:g} s"
         figures = {"longest": longest, "factor": factor}

@@ -74,7 +74,7 @@ def test_a_new_run_starts_with_what_was_learnt(url: str, database: Database) -> 
     client = Memory()
     spec, taken = client.begin(CLUSTER)
     assert (spec.workers.count, spec.workers.at_least, spec.workers.at_most) == (8, 1, 16)
-    assert spec.health.start_seconds == 6000.0
+    assert spec.health.start_seconds == 6600.0
     assert [one.field for one in taken] == ["workers.count", "health.start_seconds"]
     for mode in ("manual", "single", None):
         assert client.begin(replace(CLUSTER, brain=mode)) == (replace(CLUSTER, brain=mode), ())

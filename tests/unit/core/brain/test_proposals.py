@@ -146,12 +146,12 @@ def test_limits_are_raised_after_one_run_and_lowered_after_two() -> None:
     run = trains()
     slow = fact(run, longest_start_seconds=2000.0, pause_seconds=20.0)
     found = proposed(run, slow)
-    assert found["health.start_seconds"].value == 6000.0
+    assert found["health.start_seconds"].value == 6600.0
     assert "health.no_progress_seconds" not in found
     both = proposed(run, slow, fact(run, 1, pause_seconds=30.0))
     assert (both["health.no_progress_seconds"].value, both["health.no_progress_seconds"].runs) == (150.0, 2)
     changed, taken = with_learnt(run, both.values())
-    assert changed.health == Health(start_seconds=6000.0, no_progress_seconds=150.0)
+    assert changed.health == Health(start_seconds=6600.0, no_progress_seconds=150.0)
     assert len(taken) == 2
 
 
