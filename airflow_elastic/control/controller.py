@@ -23,6 +23,7 @@ from airflow_elastic.control.job_watch import JobWatch
 from airflow_elastic.control.jobs import answered, job_of, set_newer_aside, tidy_up
 from airflow_elastic.control.observer import Observer, Observers
 from airflow_elastic.control.poll import Polled, events_of, new_checkpoints, poll
+from airflow_elastic.control.scaling.past_runs import PastRunsObserver
 from airflow_elastic.control.scaling.steps import Scaling
 from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.status_refresh import refreshing_status
@@ -87,11 +88,11 @@ class Controller:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._engine = store, engine
-        self._observer = Observers(HistoryObserver(store, now), observer or Observer())
+        kept = HistoryObserver(store, now), PastRunsObserver(store)
+        self._observer = Observers(*kept, observer or Observer())
         self._poll_seconds, self._now = poll_seconds, now
         self._journal, self._mailbox = Journal(store), Mailbox(store)
         self._state: RunState | None = None
-        self._seq = 0
         self._progress: Progress | None = None
         self._waits = Waits()
         self._lagging = StragglerTracker(time.monotonic)
@@ -99,7 +100,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._watching = JobWatch(engine, self._wake, self._sit_out)
         self._scaling = Scaling(engine, self._wake, now)
-        self._troubles = 0
+        self._seq = self._troubles = 0
         self._published_at = -STATUS_SECONDS
         self._publishing = asyncio.Lock()
 

@@ -15,6 +15,7 @@ from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.control.models.start_from import hold, resolve
 from airflow_elastic.control.scaling.check import refuse_policy
+from airflow_elastic.control.scaling.past_runs import as_started, proposed
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
 from airflow_elastic.engines.api import Engine, Job, RemoteEngine, find_engine
@@ -185,9 +186,11 @@ def start_run(
         probe(store)
         if origin is not None:
             hold(origin, opens, by=store.uri)
+        proposals = proposed(spec, store.uri)
+        spec = as_started(spec, proposals)
         in_place = launcher.elastic and engine.capabilities.scale_in_place
         adopts = tuple(sorted({one.run for one in checkpoints.readable(store)} - {""})) or None
-        created = ev.RunCreated(time.time(), spec, in_place, owner, adopts, task, origin)
+        created = ev.RunCreated(time.time(), spec, in_place, owner, adopts, task, origin, proposals)
         if journal.append(0, created):
             return Run(store)
         events = journal.read()
@@ -230,6 +233,7 @@ def _carry_on(store: Store, journal: Journal, spec: RunSpec, owner: str | None, 
         state = replay(events)
         if state is None:
             raise RunMissing(f"{store.uri} held a run a moment ago: somebody is removing it")
+        spec = as_started(spec, state.proposals)
         if not is_same(state.spec, spec):
             lines = "; ".join(differences(state.spec, spec))
             raise RunDiffers(

@@ -70,6 +70,7 @@ def create(event: Event) -> RunState:
         owner=event.owner,
         task=event.task,
         origin=event.origin,
+        proposals=event.proposals,
         target=count,
         attempts=(Attempt(number=1, workers=count, phase=Phase.SUBMITTING, planned_at=event.at),),
     )

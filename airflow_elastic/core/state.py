@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_elastic.core.scale_memory import NOTHING, ScaleMemory
+from airflow_elastic.spec.brain.proposal import Proposal
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
@@ -284,6 +285,7 @@ class RunState:
         ended_at: when the last event was written; None until then.
         origin: the weights that the run begins with; None: from scratch.
         scaling: what its scaling policy remembers.
+        proposals: what past runs proposed when it was created.
     """
 
     spec: RunSpec
@@ -317,6 +319,7 @@ class RunState:
     phases: int = 0
     origin: Origin | None = None
     scaling: ScaleMemory = NOTHING
+    proposals: tuple[Proposal, ...] = ()
 
     @property
     def attempt(self) -> Attempt:

@@ -95,6 +95,7 @@ def document(
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "early_stop": encode(_last(state, told, "early_stop")),
         "scaling": _scaling(state),
+        "proposals": [encode(one) for one in state.proposals],
         "samples": {
             "seen": stood.samples if stood else 0,
             "per_second": _per_second(state, told),

@@ -126,6 +126,11 @@ DOCUMENT: Mapping[str, Field] = {
         "with a scaling policy its newest decision: the `workers` that it chose `at` a time, and the number that its "
         "rules `wanted`. `rule` says which one decided, and `reason` why. `steps`: how many it made. Null without one",
     ),
+    "proposals": Field(
+        "list",
+        "values that past runs proposed when the run was created, each with its evidence: `field`, `value`, `now`, "
+        "`reason`, `runs` and `figures`. With `brain: cluster` the run has taken them",
+    ),
     "samples.seen": Field(
         "integer",
         "samples consumed since step 0, each counted once",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from airflow_elastic.spec.brain.proposal import Proposal
 from airflow_elastic.spec.checkpoints.events import (
     CheckpointCommitted,
     CheckpointQuarantined,
@@ -83,7 +84,8 @@ class RunCreated:
 
     `scales_in_place`: whether engine and launcher can add and remove workers of a live attempt. `adopts`: the runs
     whose checkpoints were copied to begin with. `task`: the owner's task instance, as `dag/run/task/map index`; None
-    for a shell. `origin`: the weights that it begins with; None: from scratch.
+    for a shell. `origin`: the weights that it begins with; None: from scratch. `proposals`: what past runs propose.
+    With `brain: cluster` they are in `spec` already, where it permits them.
     """
 
     at: float
@@ -93,6 +95,7 @@ class RunCreated:
     adopts: tuple[str, ...] | None = None
     task: str | None = None
     origin: Origin | None = None
+    proposals: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

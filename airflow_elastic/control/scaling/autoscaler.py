@@ -11,9 +11,10 @@ import logging
 import time
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_elastic.adapters.host.event_loop import end_task
+from airflow_elastic.control.scaling.past_runs import PastRuns
 from airflow_elastic.core.scaling import observe
 from airflow_elastic.core.scaling.decide import decide
 from airflow_elastic.core.scaling.signals import readings
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_elastic.core.scaling.observe import Sample
     from airflow_elastic.core.state import RunState
     from airflow_elastic.engines.api import Engine, Job
-    from airflow_elastic.spec.scaling.observation import Decision, Observation
+    from airflow_elastic.spec.scaling.observation import Decision, Observation, Share, Speed
     from airflow_elastic.spec.scaling.policy import ScalingPolicy
     from airflow_elastic.spec.status import JobStatus, Progress
 
@@ -41,6 +42,14 @@ MOST_SAMPLES = 300
 
 #: A cluster that has not answered after so long is asked again at the next look.
 CAPACITY_SECONDS = 20.0
+
+
+class _Surroundings(NamedTuple):
+    """What others say: the engine, and the memory of past runs."""
+
+    capacity: Capacity | None
+    learnt: tuple[Speed, ...]
+    share: Share | None
 
 
 class Autoscaler:
@@ -58,7 +67,8 @@ class Autoscaler:
         self._free: deque[tuple[float, int | None]] = deque(maxlen=MOST_SAMPLES)
         self._since: float | None = None
         self._sampled_at = self._looked_at = self._told_at = float("-inf")
-        self._read: asyncio.Task[Capacity | None] | None = None
+        self._read: asyncio.Task[_Surroundings] | None = None
+        self._past_runs = PastRuns()
 
     def hear(self, state: RunState, progress: Progress | None) -> None:
         """Note the signals of a new report."""
@@ -97,13 +107,15 @@ class Autoscaler:
             if self._now() - self._looked_at < policy.interval_seconds:
                 return ()
             self._looked_at = self._now()
-            self._read = asyncio.create_task(self._capacity(policy, of(state.attempt.number)))
+            self._read = asyncio.create_task(
+                self._surroundings(policy, of(state.attempt.number), state, progress)
+            )
             self._read.add_done_callback(lambda _: self._wake.set())
         if not self._read.done():
             return ()
-        capacity, self._read = self._read.result(), None
+        around, self._read = self._read.result(), None
         self._forget_former(state)
-        seen = self._observation(policy, state, progress, job, held, capacity)
+        seen = self._observation(policy, state, progress, job, held, around)
         decision = decide(policy, state.spec.workers, seen)
         if not self._says_more(policy, state, decision):
             return ()
@@ -115,6 +127,7 @@ class Autoscaler:
         if self._read is not None:
             read, self._read = self._read, None
             await end_task(read)
+            await self._past_runs.close()
 
     def _observation(
         self,
@@ -123,7 +136,7 @@ class Autoscaler:
         progress: Progress | None,
         job: JobStatus,
         held: float,
-        capacity: Capacity | None,
+        around: _Surroundings,
     ) -> Observation:
         now = self._now()
         named = {target.signal for target in policy.load} | {"samples_per_second"}
@@ -140,7 +153,9 @@ class Autoscaler:
             progress,
             now,
             signals=found,
-            capacity=self._steady(policy, capacity),
+            capacity=self._steady(policy, around.capacity),
+            share=around.share,
+            learnt=around.learnt,
             busy=observe.busy(state, progress, job),
             held=(pending, held) if held else (0, 0.0),
         )
@@ -177,8 +192,19 @@ class Autoscaler:
             return False
         return self._now() - self._told_at >= policy.up_seconds or last is None
 
+    async def _surroundings(
+        self, policy: ScalingPolicy, job: Job, state: RunState, progress: Progress | None
+    ) -> _Surroundings:
+        capacity = await self._capacity(policy, job)
+        learnt = await self._past_runs.learnt(state)
+        speeds = observe.speeds(state, progress)
+        return _Surroundings(
+            capacity, learnt, await self._past_runs.share(job.run_uri, state, capacity, speeds)
+        )
+
     async def _capacity(self, policy: ScalingPolicy, job: Job) -> Capacity | None:
-        if policy.capacity is None or not isinstance(self._engine, MeasuresCapacity):
+        asked = policy.capacity is not None or job.spec.brain == "cluster"
+        if not asked or not isinstance(self._engine, MeasuresCapacity):
             return None
         try:
             async with asyncio.timeout(CAPACITY_SECONDS):

@@ -67,6 +67,7 @@ class Capacity:
         text: what limits them, in words.
         claims: work of a higher priority that waits for room of this run.
         pools: free workers by node pool or queue, for display.
+        priority: of the run itself, where the engine knows one; higher ones come first.
     """
 
     at: float
@@ -74,6 +75,7 @@ class Capacity:
     text: str = ""
     claims: tuple[Claim, ...] = ()
     pools: Mapping[str, int] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "tensorboard": True,
         "start_from": {"source": "s3://models/digits", "optional": True},
         "early_stop": "val_loss 5",
+        "brain": "single",
     }
     assert given.keys() == PATHS.keys()
     spec = build_spec(given, name="n")

@@ -1,0 +1,97 @@
+"""What the memory of past runs does for one run: values at the start, speeds and a share meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from typing import TYPE_CHECKING
+
+from airflow_elastic.brain.client import Ask, Memory
+from airflow_elastic.control.observer import Observer
+from airflow_elastic.core.brain.learnt import with_learnt
+
+if TYPE_CHECKING:
+    from airflow_elastic.adapters.storage.store import Store
+    from airflow_elastic.core.state import RunState
+    from airflow_elastic.spec.brain.proposal import Proposal
+    from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.scaling.observation import Capacity, Share, Speed
+
+
+def proposed(spec: RunSpec, uri: str) -> tuple[Proposal, ...]:
+    """What past runs propose for a new run; () without `brain`, and where nothing is known or in reach."""
+    if spec.brain is None:
+        return ()
+    memory = Memory()
+    try:
+        return memory.proposals(spec, uri)
+    finally:
+        memory.close()
+
+
+def as_started(spec: RunSpec, proposals: tuple[Proposal, ...]) -> RunSpec:
+    """The specification that a run has which was created with these proposals: they count in mode `cluster` only."""
+    return with_learnt(spec, proposals)[0] if spec.brain == "cluster" else spec
+
+
+class PastRunsObserver(Observer):
+    """Keeps what a run that has ended teaches, and gives its share to others.
+
+    Args:
+        store: where the run is stored.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def on_end(self, state: RunState) -> None:
+        if state.spec.brain is not None:
+            await asyncio.to_thread(self._remember, state.spec)
+
+    def _remember(self, spec: RunSpec) -> None:
+        memory = Memory()
+        try:
+            if spec.brain == "cluster":
+                memory.leave(self._store.uri, pool_of(spec))
+            memory.remember(self._store)
+        finally:
+            memory.close()
+
+
+class PastRuns:
+    """What past runs, and others that run now, say to a run that scales by its policy."""
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+        self._learnt: tuple[int, tuple[Speed, ...]] = 0, ()
+
+    async def learnt(self, state: RunState) -> tuple[Speed, ...]:
+        """Step times of runs that are alike, read once an attempt."""
+        if state.spec.brain in (None, "manual"):
+            return ()
+        if self._learnt[0] != state.attempt.number:
+            self._learnt = state.attempt.number, await asyncio.to_thread(self._memory.learnt, state.spec)
+        return self._learnt[1]
+
+    async def share(
+        self, uri: str, state: RunState, capacity: Capacity | None, speeds: tuple[Speed, ...]
+    ) -> Share | None:
+        """The run's share of a capacity that runs with `brain: cluster` share; None in other modes."""
+        if state.spec.brain != "cluster":
+            return None
+        free, priority = (capacity.free, capacity.priority) if capacity is not None else (None, 0)
+        ask = Ask(pool_of(state.spec), state.attempt.workers, free, priority, speeds)
+        return await asyncio.to_thread(self._memory.share, uri, state.spec, ask)
+
+    async def close(self) -> None:
+        """Close the connections; a later question opens them again."""
+        await asyncio.to_thread(self._memory.close)
+
+
+def pool_of(spec: RunSpec) -> str:
+    """The name of the capacity that a run takes its workers from: a machine, or a cluster's queue."""
+    options = spec.engine_options
+    if spec.engine == "local":
+        return f"local:{platform.node()}"
+    cluster = options.get("context") or options.get("kubeconfig") or "default"
+    return f"kubernetes:{cluster}:{options.get('queue') or '*'}"
