@@ -79,14 +79,13 @@ class Allocation:
 
     def with_entry(self, run: str, entry: Entry) -> Allocation:
         """The same with this claim, and without those that are too old."""
-        before = self.entries.get(run)
-        others = {
-            name: one
-            for name, one in self.entries.items()
-            if name != run and one.at >= entry.at - CLAIM_SECONDS
-        }
+        before, others = self.entries.get(run), self.newest(entry.at).entries
         since = before.since if before is not None else entry.since
         return Allocation({**others, run: replace(entry, since=since)})
+
+    def newest(self, now: float) -> Allocation:
+        """The same without the claims that are too old."""
+        return Allocation({run: one for run, one in self.entries.items() if one.at >= now - CLAIM_SECONDS})
 
     @property
     def units(self) -> int | None:
@@ -120,6 +119,12 @@ def read(database: Database, pool: str) -> tuple[int, Allocation]:
         return row.version, decode(Allocation, row.document)
     except SpecError:  # of another release: its runs are unknown to this one, and will ask again
         return row.version, Allocation()
+
+
+def pools(database: Database) -> tuple[str, ...]:
+    """The names of all capacities that runs have asked for."""
+    with database.reading() as session:
+        return tuple(session.scalars(select(AllocationRow.pool).order_by(AllocationRow.pool)))
 
 
 def change(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_elastic.core.brain.evidence import of_kind, speeds_of
-from airflow_elastic.core.brain.kind import accelerators, kind_of
+from airflow_elastic.core.brain.kind import accelerators
 from airflow_elastic.core.brain.learnt import with_learnt
 from airflow_elastic.core.brain.proposals import proposals
 from airflow_elastic.spec.scaling.form import sizes
@@ -21,6 +21,7 @@ from airflow_elastic.spec.scaling.form import sizes
 if TYPE_CHECKING:
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.brain.database import Database
+    from airflow_elastic.core.brain.facts import Facts
     from airflow_elastic.spec.brain.proposal import Proposal
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.scaling.observation import Share, Speed
@@ -72,10 +73,15 @@ class Memory:
         if spec.brain not in ("single", "cluster"):
             return ()
 
-        def found(database: Database) -> tuple[Speed, ...]:
-            from airflow_elastic.brain.memory import known
+        return speeds_of(spec, of_kind(spec, self.past(spec)))[0]
 
-            return speeds_of(spec, of_kind(spec, known(database, kind=kind_of(spec))))[0]
+    def past(self, spec: RunSpec) -> tuple[Facts, ...]:
+        """The facts about runs like this one, oldest first, whatever its mode is."""
+
+        def found(database: Database) -> tuple[Facts, ...]:
+            from airflow_elastic.brain import memory
+
+            return memory.of_kind(database, spec)
 
         return self._asked(found, ())
 
@@ -83,11 +89,11 @@ class Memory:
         """Values that past runs propose for a run, whatever its mode is. With its URI, they are kept for it."""
 
         def found(database: Database) -> tuple[Proposal, ...]:
-            from airflow_elastic.brain.memory import keep_proposals, known
+            from airflow_elastic.brain import memory
 
-            made = proposals(spec, known(database, kind=kind_of(spec)))
+            made = proposals(spec, memory.of_kind(database, spec))
             if uri is not None:
-                keep_proposals(database, uri, made, self._clock())
+                memory.keep_proposals(database, uri, made, self._clock())
             return made
 
         return self._asked(found, ())

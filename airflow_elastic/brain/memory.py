@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from airflow_elastic.brain.tables import ProposalRow, RunRow, SpeedRow, TimingRow, UsageRow
 from airflow_elastic.core.brain.facts import Facts, Timing
+from airflow_elastic.core.brain.kind import kind_of
 from airflow_elastic.core.brain.use import Use
 from airflow_elastic.spec.brain.proposal import Proposal
 from airflow_elastic.spec.codec import decode, encode
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_elastic.brain.database import Database
+    from airflow_elastic.spec.run import RunSpec
+
+#: The newest runs of a kind count: older ones had other code and other machines.
+MOST_RUNS = 200
 
 #: Fields of `Facts` that are columns of the same name.
 _COLUMNS = tuple(
@@ -68,6 +73,16 @@ def known(
             query = query.where(column == value)
     with database.reading() as session:
         return tuple(_facts(row) for row in session.scalars(query))
+
+
+def of_kind(database: Database, spec: RunSpec) -> tuple[Facts, ...]:
+    """The newest runs that are like this one, oldest first; at most `MOST_RUNS`."""
+    newest = select(RunRow).where(RunRow.kind == kind_of(spec)).limit(MOST_RUNS)
+    if spec.brain == "single":
+        newest = newest.where(RunRow.name == spec.name)
+    with database.reading() as session:
+        rows = list(session.scalars(newest.order_by(RunRow.created_at.desc(), RunRow.uri.desc())))
+        return tuple(_facts(row) for row in reversed(rows))
 
 
 def settled(database: Database, after_seconds: float) -> dict[str, int]:

@@ -12,6 +12,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.cli import console as say
 from airflow_elastic.cli.brain.open import opened
 from airflow_elastic.cli.brain.propose import propose
+from airflow_elastic.cli.brain.shares import shares
 from airflow_elastic.cli.find_run import json_option
 from airflow_elastic.cli.help_text import Command, keep_examples
 from airflow_elastic.core.units import size
@@ -104,6 +105,7 @@ def show(name: str | None, as_json: bool) -> None:
 
 
 brain.add_command(propose)
+brain.add_command(shares)
 
 
 @brain.command(cls=Command)

@@ -15,7 +15,7 @@ from airflow_elastic.cli.brain.target import find_target
 from airflow_elastic.cli.find_run import json_option
 from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.number_types import COUNT
-from airflow_elastic.core.brain.kind import kind_of
+from airflow_elastic.core.planning import words
 from airflow_elastic.core.planning.known import known_of
 from airflow_elastic.core.planning.plan import plan as planned
 from airflow_elastic.spec.errors import ElasticError
@@ -71,33 +71,21 @@ def _past(spec: RunSpec) -> tuple[tuple[Facts, ...], str | None]:
     """The facts about runs that are alike, and why there are none. A plan is made without them, too."""
     try:
         with opened() as database:
-            from airflow_elastic.brain.memory import known
+            from airflow_elastic.brain.memory import of_kind
 
-            return known(database, kind=kind_of(spec)), None
+            return of_kind(database, spec), None
     except ElasticError as error:
         return (), str(error)
 
 
 def _show(console: Console, name: str, made: Plan, *, priced: bool) -> None:
-    runs = f"{made.runs} run{'' if made.runs == 1 else 's'}"
-    of = "" if made.total_steps is None else f" of {made.total_steps}"
-    console.print(f"{name}: at step {made.step}{of}; from {runs}", soft_wrap=True)
+    console.print(words.heading(name, made), soft_wrap=True)
     if made.recommended is not None:
-        same = ", as it is" if made.recommended == made.workers else f", instead of {made.workers}"
-        console.print(f"workers: {made.recommended}{same}: {made.why}", style="bold", soft_wrap=True)
+        console.print(words.recommendation(made), style="bold", soft_wrap=True)
         console.print(_table(made, priced=priced), crop=False)
-    if (part := made.bottleneck) is not None:
-        console.print(f"bottleneck: {part.name}, {part.share:.0%} of the time: {part.text}", soft_wrap=True)
-        rest = ", ".join(f"{one.name} {one.share:.0%}" for one in made.parts if one.share >= 0.005)
-        console.print(f"time: {rest}", soft_wrap=True)
-    if made.interval_seconds is not None:
-        now = "" if made.interval_now is None else f", now {say.duration(made.interval_now)}"
-        text = f"a save every {say.duration(made.interval_seconds)}{now}: {made.interval_why}"
-        console.print(text, soft_wrap=True)
-    for line in made.changes:
-        console.print(f"would change it: {line}", soft_wrap=True)
-    for line in made.unknown:
-        console.print(f"unknown: {line}", style="yellow", soft_wrap=True)
+    for line in words.rest(made):
+        style = "yellow" if line.startswith("unknown") else None
+        console.print(line, style=style, soft_wrap=True)
 
 
 def _table(made: Plan, *, priced: bool) -> Table:

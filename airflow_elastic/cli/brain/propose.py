@@ -13,7 +13,6 @@ from airflow_elastic.cli.brain.open import opened
 from airflow_elastic.cli.brain.target import find_target
 from airflow_elastic.cli.find_run import json_option
 from airflow_elastic.cli.help_text import Command
-from airflow_elastic.core.brain.kind import kind_of
 from airflow_elastic.core.brain.learnt import with_learnt
 from airflow_elastic.core.brain.proposals import proposals
 from airflow_elastic.spec.codec import encode
@@ -37,9 +36,9 @@ def propose(target: str, as_json: bool) -> None:
     """
     found = find_target(target)
     with opened() as database:
-        from airflow_elastic.brain.memory import keep_proposals, known
+        from airflow_elastic.brain.memory import keep_proposals, of_kind
 
-        past = known(database, kind=kind_of(found.spec))
+        past = of_kind(database, found.spec)
         made = proposals(found.spec, past)
         if found.uri is not None:
             keep_proposals(database, found.uri, made, time.time())

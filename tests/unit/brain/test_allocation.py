@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from airflow_elastic.brain import allocation, memory
 from airflow_elastic.brain.allocation import CLAIM_SECONDS, RENEW_SECONDS, Allocation, Entry
 from airflow_elastic.brain.database import Database
 from airflow_elastic.brain.errors import BrainUnreachable
 from airflow_elastic.brain.learn import learn
+from airflow_elastic.cli.main import cli
 from tests.support.machine import postgres
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.unit.brain.conftest import RUNS
@@ -137,6 +141,24 @@ def test_two_runs_share_by_priority_and_give_back(database: Database) -> None:
     low = allocation.ask(database, "pool", "low", entry(workers=1, at=9.0, free=3))
     assert low is not None
     assert low.workers == 4
+
+
+def test_shares_are_shown(database: Database) -> None:
+    def ask(*words: str) -> str:
+        return CliRunner().invoke(cli, ["brain", "shares", *words], standalone_mode=False).output
+
+    assert "no run shares a capacity" in ask()
+    now = time.time()
+    allocation.ask(database, "gpus", "/runs/low", entry(workers=4, at=now, free=0))
+    allocation.ask(database, "gpus", "/runs/high", entry(workers=0, at=now, free=0, priority=5))
+    allocation.ask(database, "other", "/runs/alone", entry(at=now))
+    found = json.loads(ask("--json"))["shares"]
+    assert {one["run"]: (one["workers"], one["share"]) for one in found} == {
+        "/runs/high": (0, 3),
+        "/runs/low": (4, 1),
+        "/runs/alone": (1, None),
+    }
+    assert "of a higher priority" in ask()
 
 
 def test_an_unknown_capacity_is_not_shared(database: Database) -> None:

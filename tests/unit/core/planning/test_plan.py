@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from airflow_elastic.core.planning.duration import BETWEEN, BEYOND, MEASURED, duration, spread
 from airflow_elastic.core.planning.known import Known, known_of
 from airflow_elastic.core.planning.plan import Plan, plan
+from airflow_elastic.core.planning.words import lines
 from airflow_elastic.core.scaling.throughput import Fit, fit
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.scaling.observation import Speed
@@ -68,6 +69,15 @@ def test_time_and_cost_by_number_of_workers() -> None:
     assert any(
         line.startswith("workers.count: 8 instead of 2 makes a step 2.67 times") for line in found.changes
     )
+
+
+def test_a_plan_in_lines() -> None:
+    found = list(lines("mnist", plan(trains(), KNOWN, 0.0, price=2.0)))
+    assert found[0] == "mnist: at step 0 of 36000; from 3 runs"
+    assert found[1].startswith("workers: 8, instead of 2: ")
+    assert any(line.startswith("2 workers: 0.6 s a step, done in 6 h") and "cost" in line for line in found)
+    assert any(line.startswith("bottleneck: fixed") for line in found)
+    assert list(lines("mnist", plan(trains(), Known(), 0.0)))[1].startswith("unknown: the time of a step")
 
 
 def test_a_policy_decides_what_is_recommended() -> None:
