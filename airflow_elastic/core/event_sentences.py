@@ -233,7 +233,7 @@ def _created(state: RunState) -> str:
 
 def _proposal(one: Proposal, spec: RunSpec) -> str:
     """`past runs propose workers.count 4 in place of 2 (5 runs: with 4 a step takes 0.3 s)`."""
-    verb = "propose" if spec.brain != "cluster" or one.hint else "have taught"
+    verb = "have taught" if one.is_in(spec.to_dict()) else "propose"
     before = "" if one.now is None else f" in place of {one.now}"
     return f"past runs {verb} {one.field} {one.value}{before} ({one.runs} run{'s' * (one.runs != 1)}: {one.reason})"
 

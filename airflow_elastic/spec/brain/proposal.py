@@ -33,3 +33,10 @@ class Proposal:
     def hint(self) -> bool:
         """Whether it is only shown, because it would change what is trained."""
         return self.field.startswith("command ")
+
+    def is_in(self, plain: Mapping[str, Any]) -> bool:
+        """Whether a specification, as plain values, has the proposed value."""
+        place: Any = plain
+        for name in self.field.split("."):
+            place = place.get(name) if isinstance(place, Mapping) else None
+        return bool(place == self.value)
