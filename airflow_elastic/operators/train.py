@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -266,6 +267,18 @@ class ElasticTrainOperator(DrivesRun):
         given = {"on_restart": on_restart, "on_scale": on_scale, "on_unhealthy": on_unhealthy}
         self._set_callbacks({**given, "on_checkpoint": on_checkpoint})
         self._refuse_early()
+
+    def dry_run(self) -> None:
+        """Log the plan of the training: workers, time and cost, from what past runs have measured. Nothing is started.
+
+        Raises:
+            SpecError: a parameter is wrong, or is a template that has not been rendered.
+        """
+        from airflow_elastic.control.scaling.past_runs import plan_lines  # the DAG is parsed without it
+
+        parameters = {name: getattr(self, name) for name in PATHS}
+        for line in plan_lines(build_spec(parameters, name=self.task_id), time.time()):
+            self.log.info("%s", line)
 
     def _deadline(self) -> Any:
         """Airflow does not enforce execution_timeout while a task is deferred: the run does."""

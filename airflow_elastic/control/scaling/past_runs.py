@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 from airflow_elastic.brain.client import Ask, Memory
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.brain.learnt import with_learnt
+from airflow_elastic.core.planning.known import known_of
+from airflow_elastic.core.planning.plan import plan
+from airflow_elastic.core.planning.words import lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.brain.proposal import Proposal
@@ -32,6 +37,21 @@ def proposed(spec: RunSpec, uri: str) -> tuple[Proposal, ...]:
 def as_started(spec: RunSpec, proposals: tuple[Proposal, ...]) -> RunSpec:
     """The specification that a run has which was created with these proposals: they count in mode `cluster` only."""
     return with_learnt(spec, proposals)[0] if spec.brain == "cluster" else spec
+
+
+def plan_lines(spec: RunSpec, now: float) -> Iterator[str]:
+    """The plan of a run that is not created yet, from what past runs have measured.
+
+    Args:
+        spec: of the run.
+        now: epoch seconds.
+    """
+    memory = Memory()
+    try:
+        past = memory.alike(spec)
+    finally:
+        memory.close()
+    return lines(spec.name, plan(spec, known_of(spec, past, None), now))
 
 
 class PastRunsObserver(Observer):

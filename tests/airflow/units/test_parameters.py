@@ -287,3 +287,14 @@ def test_run_uris_differ_wherever_tasks_do_and_not_between_tries(hook: FakeHook)
         assert open_store(one).uri == one
     assert slug("plain-1.2_x") == "plain-1.2_x"
     assert slug("ä/b") != slug("ö/b")
+
+
+def test_a_dry_run_logs_a_plan_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_ELASTIC_BRAIN", f"sqlite:///{tmp_path}/brain.db")
+    task = ElasticTrainOperator(task_id="t", command=["train.py"], run_uri=str(tmp_path / "run"))
+    with mock.patch.object(ElasticTrainOperator, "log") as log:
+        task.dry_run()
+    said = [call.args[1] for call in log.info.call_args_list]
+    assert said[0] == "t: at step 0; from 0 runs"
+    assert any(line.startswith("unknown:") for line in said)
+    assert not (tmp_path / "run").exists()
