@@ -10,7 +10,12 @@ They relax the problem, so a schedule that reaches them need not exist:
 `makespan`: for each moment t, the work that is submitted at t or later has to be done after t. And each run has to be
 over. `duration`: the runs become jobs of one machine with the speed of the whole cluster. It serves the shortest rest
 first, which minimises the mean time of all (Schrage 1968). The bound is at least the mean time of each run alone.
-`waiting`: 0. `lost`: the starts and the saves.
+`waiting`: 0.
+
+`lost`: a run is there from its submission for at least as long as it takes alone. Meanwhile each GPU that it could use
+is either held or idle while wanted. So this GPU time is at least an integral over time: the GPUs that those runs could
+use, but no more than the cluster has. The part beyond the needed GPU time is lost. The starts and saves are lost in any
+case.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ def bounds(trace: Trace, costs: Costs) -> Bounds:
         makespan = max(makespan, speed.done(job.submitted_at, later))
     shared = _shortest_rest_first(trace.jobs, work, trace.capacity)
     duration = max(shared, sum(alone)) / len(trace.jobs)
-    lost = sum(volume - job.needed for job, volume in zip(trace.jobs, work, strict=True))
+    needed = sum(job.needed for job in trace.jobs)
+    lost = max(sum(work), _wanted(trace, alone)) - needed
     return Bounds(makespan, duration, lost)
 
 
@@ -109,4 +115,18 @@ def _shortest_rest_first(jobs: Sequence[Job], work: Sequence[float], capacity: i
         else:
             now = ends
             total += now - jobs[which].submitted_at
+    return total
+
+
+def _wanted(trace: Trace, alone: Sequence[float]) -> float:
+    """GPU seconds that runs could use if each stays only for as long as it takes alone."""
+    changes = [(one.begins, 0, -trace.gpus) for one in trace.outages]
+    changes += [(one.ends, 0, trace.gpus) for one in trace.outages]
+    for job, least in zip(trace.jobs, alone, strict=True):
+        gpus = job.useful * job.gpus
+        changes += [(job.submitted_at, gpus, 0), (job.submitted_at + least, -gpus, 0)]
+    total, before, wanted, there = 0.0, 0.0, 0, trace.capacity
+    for at, more, gpus in sorted(changes):
+        total += min(wanted, there) * (at - before)
+        before, wanted, there = at, wanted + more, there + gpus
     return total

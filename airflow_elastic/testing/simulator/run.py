@@ -129,8 +129,9 @@ class Run:
         """Whether it waits for room to start."""
         return self.doing is Doing.WAITING
 
-    def speeds(self) -> tuple[Speed, ...]:
+    def speeds(self, now: float) -> tuple[Speed, ...]:
         """What was measured so far, one for each number of workers."""
+        self.settle(now)
         known = dict(self.speeds_known)
         if self._open:
             _add(known, self.held, self._stepping, int(self._step) - int(self._from_step))

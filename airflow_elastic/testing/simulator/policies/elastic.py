@@ -11,23 +11,24 @@ decision would be the same.
 from __future__ import annotations
 
 import math
+from functools import cache
 
+from airflow_elastic.core.brain.shares import Claim, shares
 from airflow_elastic.core.scaling import observe
 from airflow_elastic.core.scaling.decide import decide
-from airflow_elastic.core.scaling.throughput import Fit, best_known, fit
+from airflow_elastic.core.scaling.throughput import MOST_STEPS, Fit, best_known, fit
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.spec.scaling.observation import Capacity, Decision, Observation, Share, Speed
 from airflow_elastic.spec.scaling.policy import CapacityRule, ScalingPolicy, WorthRule
 from airflow_elastic.testing.simulator.policies.api import View
-from airflow_elastic.testing.simulator.policies.shares import Ask, shares
 from airflow_elastic.testing.simulator.run import EPOCH, Run
 from airflow_elastic.testing.simulator.traces.trace import Job
 
 ALONE = ScalingPolicy(capacity=CapacityRule(), worth=WorthRule())
 SHARED = ScalingPolicy(capacity=CapacityRule())
 
-#: The curve before anything was measured: 0.9 of a step is divided, as the core assumes after one size.
-UNKNOWN = Fit(0.1, 0.9, 0.0, ())
+#: So often it looks when nothing happens: what runs measure changes their curves.
+REFRESH_SECONDS = 120.0
 
 #: A decision not to make a step because it does not pay is taken again after so long.
 AGAIN_SECONDS = 600.0
@@ -49,6 +50,8 @@ class Elastic:
         self._policy = policy or (SHARED if shared else ALONE)
         self.interval = self._policy.interval_seconds
         self._shares: dict[int, Share] = {}
+        self._claims: tuple[object, ...] = ()
+        self._curves: dict[int, tuple[object, Fit | None]] = {}
         self._known: dict[str, dict[int, tuple[float, int]]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self._due: dict[int, float] = {}
@@ -57,8 +60,9 @@ class Elastic:
     def workers(self, job: Job, view: View) -> Workers:
         count = job.workers
         if self._shared:
-            new = Ask(-1, job.least, job.most, job.gpus, 0, self._curve(job.kind, ()))
-            count = max(job.least, shares([*self._asks(view), new], view.capacity)[-1].workers)
+            new = self._claim(job, "new", fit(self._learnt(job.kind)), False, view.now)
+            claims = [self._of(run, view) for run in (*view.running, *view.waiting)]
+            count = max(job.least, shares([*claims, new], view.capacity)["new"])
         return Workers(count, job.least, job.most)
 
     def own(self, job: Job) -> ScalingPolicy | None:
@@ -73,20 +77,25 @@ class Elastic:
 
     def look(self, view: View) -> float | None:
         if self._shared:
-            self._shares = shares(self._asks(view), view.capacity)
+            self._share_out(view)
         # Room is given back before others take it.
         for run in sorted(view.running, key=lambda run: (self._less(run), run.order)):
             if run.state.spec.scaling_policy is not None and not run.waits:
                 self._look_at(run, view)
-        return min(self._due.values(), default=None)
+        again = [*self._due.values()]
+        if view.running:  # meanwhile they measure
+            again.append(view.now + REFRESH_SECONDS)
+        return min(again, default=None)
 
     def ended(self, run: Run) -> None:
         known = self._known.setdefault(run.job.kind, {})
-        for speed in run.speeds():
+        for speed in run.speeds(run.ended_at or 0.0):
             seconds, steps = known.get(speed.workers, (0.0, 0))
             known[speed.workers] = seconds + speed.step_seconds * speed.steps, steps + speed.steps
-        for found in (self._shares, self._seen, self._due):
-            found.pop(run.order, None)
+        self._shares.pop(run.order, None)
+        self._curves.pop(run.order, None)
+        self._seen.pop(run.order, None)
+        self._due.pop(run.order, None)
 
     def _less(self, run: Run) -> bool:
         share = self._shares.get(run.order)
@@ -95,11 +104,12 @@ class Elastic:
     def _look_at(self, run: Run, view: View) -> None:
         share, free = self._shares.get(run.order), view.room(run)
         partial = run.state.attempt.members is not None
-        key = (run.state.attempt.number, run.doing, run.held, share and share.workers, partial) + (
-            () if self._shared else (min(free, run.job.most - run.held),)
-        )
-        # What is not free now, a larger share cannot be made of.
-        if self._shared and share is not None and share.workers > run.held:
+        self._curve(run, view.now)
+        key: tuple[object, ...] = (run.state.attempt.number, run.doing, run.held, partial)
+        key = (*key, share and share.workers, self._curves[run.order][0])
+        if not self._shared:
+            key = (*key, min(free, run.job.most - run.held))
+        elif share is not None and share.workers > run.held:
             key = (*key, min(free, share.workers - run.held))
         if self._seen.get(run.order) == key and view.now < self._due.get(run.order, math.inf):
             return
@@ -155,22 +165,43 @@ class Elastic:
         ]
         return min(ends) - EPOCH if ends else None
 
-    def _asks(self, view: View) -> list[Ask]:
-        return [
-            Ask(
-                run.order,
-                run.job.least,
-                run.job.most,
-                run.job.gpus,
-                run.held,
-                self._curve(run.job.kind, run.speeds()),
-            )
-            for run in (*view.running, *view.waiting)
-        ]
+    def _share_out(self, view: View) -> None:
+        """The shares of all runs, if a run, a curve or the capacity is another than before."""
+        runs = [*view.running, *view.waiting]
+        claims = [self._of(run, view) for run in runs]
+        key = (view.capacity, *((claim.run, claim.trains, id(claim.curve)) for claim in claims))
+        if key == self._claims:
+            return
+        self._claims = key
+        given = shares(claims, view.capacity)
+        text = f"of {view.capacity} GPUs that {len(runs)} runs share"
+        self._shares = {
+            run.order: Share(given[claim.run], f"{given[claim.run]} workers {text}")
+            for run, claim in zip(runs, claims, strict=True)
+        }
 
-    def _curve(self, kind: str, measured: tuple[Speed, ...]) -> Fit:
-        return fit(best_known(measured, self._learnt(kind))) or UNKNOWN
+    def _of(self, run: Run, view: View) -> Claim:
+        return self._claim(
+            run.job, f"{run.order}", self._curve(run, view.now), run.held > 0, run.job.submitted_at
+        )
+
+    def _claim(self, job: Job, name: str, curve: Fit | None, trains: bool, since: float) -> Claim:
+        return Claim(name, _sizes(job.least, job.most), 0, job.gpus, curve, trains, since)
+
+    def _curve(self, run: Run, now: float) -> Fit | None:
+        """The curve of what is known. It is fitted again when another size is known, or one twice as well."""
+        measured, learnt = run.speeds(now), self._learnt(run.job.kind)
+        key = tuple((one.workers, min(one.steps, MOST_STEPS).bit_length()) for one in (*measured, *learnt))
+        known = self._curves.get(run.order)
+        if known is None or known[0] != key:
+            known = self._curves[run.order] = key, fit(best_known(measured, learnt))
+        return known[1]
 
     def _learnt(self, kind: str) -> tuple[Speed, ...]:
         known = self._known.get(kind, {})
         return tuple(Speed(size, seconds / steps, steps) for size, (seconds, steps) in sorted(known.items()))
+
+
+@cache
+def _sizes(least: int, most: int) -> tuple[int, ...]:
+    return tuple(range(least, most + 1))

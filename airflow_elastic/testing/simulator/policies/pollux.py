@@ -47,7 +47,7 @@ class _Asks:
 
     def __init__(self, run: Run, now: float, fair: float, most_had: int) -> None:
         self.run, self.gpus, self.now_has = run, run.job.gpus, run.held
-        curve = fit(run.speeds()) or PERFECT
+        curve = fit(run.speeds(now)) or PERFECT
         self._curve = curve if len(curve.sizes) > 1 else Fit(0.0, 1.0, 0.0, curve.sizes)
         self.least = run.job.least
         self.most = min(run.job.most, max(2 * most_had, self.least))
