@@ -60,12 +60,11 @@ def test_gpu_time_lost(seed: int, load: float) -> None:
 @pytest.mark.parametrize("name", ["static-requested", "elastic-shared"])
 def test_ten_thousand_runs_of_thirty_days(name: str) -> None:
     trace = synthetic(Synthetic(runs=10_000, days=30), 1)
-    begun = time.perf_counter()
+    begun = time.process_time()
     done = Simulation(trace, policy(name)).play()
-    took = time.perf_counter() - begun
-    print(
-        f"\n{name}: {len(done.runs)} runs, {done.events} events, {trace.capacity} GPUs: {took:.0f} s (goal 600)"
-    )
+    took = time.process_time() - begun
+    print(f"\n{name}: {len(done.runs)} runs, {done.events} events, {trace.capacity} GPUs")
+    print(f"  {took:.0f} s of one core (goal 600)")
     assert took < 600
 
 

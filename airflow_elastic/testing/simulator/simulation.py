@@ -362,8 +362,11 @@ class Simulation:
         self._cluster.leave(outage.node)
         for run in [run for run in self.running if outage.node in run.nodes]:
             lost = run.nodes[outage.node]
-            if run.doing is Doing.LEAVING:
-                continue  # what it saves is taken to be safe
+            if run.doing is Doing.LEAVING:  # what it has saved is taken to be safe
+                run.timer += 1
+                self._gone(run)
+                self._carry_out(run)
+                continue
             progress = run.progress(self.now)
             run.lose(self.now)
             run.restarts += 1

@@ -11,6 +11,7 @@ decision would be the same.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 from airflow_elastic.core.brain.shares import Claim, shares
@@ -34,6 +35,20 @@ REFRESH_SECONDS = 120.0
 AGAIN_SECONDS = 600.0
 
 
+#: Of what earlier runs have measured, so many sizes are used: the ones with the most steps.
+MOST_SIZES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A fitted curve: the size it was looked at with, until when it counts, and the steps of each size behind it."""
+
+    held: int
+    fresh_until: float
+    steps: tuple[tuple[int, int], ...]
+    curve: Fit | None
+
+
 class Elastic:
     """This project.
 
@@ -51,7 +66,8 @@ class Elastic:
         self.interval = self._policy.interval_seconds
         self._shares: dict[int, Share] = {}
         self._claims: tuple[object, ...] = ()
-        self._curves: dict[int, tuple[object, Fit | None]] = {}
+        self._curves: dict[int, _Known] = {}
+        self._told: dict[str, tuple[Speed, ...]] = {}
         self._known: dict[str, dict[int, tuple[float, int]]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self._due: dict[int, float] = {}
@@ -88,6 +104,7 @@ class Elastic:
         return min(again, default=None)
 
     def ended(self, run: Run) -> None:
+        self._told.pop(run.job.kind, None)
         known = self._known.setdefault(run.job.kind, {})
         for speed in run.speeds(run.ended_at or 0.0):
             seconds, steps = known.get(speed.workers, (0.0, 0))
@@ -106,7 +123,7 @@ class Elastic:
         partial = run.state.attempt.members is not None
         self._curve(run, view.now)
         key: tuple[object, ...] = (run.state.attempt.number, run.doing, run.held, partial)
-        key = (*key, share and share.workers, self._curves[run.order][0])
+        key = (*key, share and share.workers, self._curves[run.order].steps)
         if not self._shared:
             key = (*key, min(free, run.job.most - run.held))
         elif share is not None and share.workers > run.held:
@@ -190,16 +207,27 @@ class Elastic:
 
     def _curve(self, run: Run, now: float) -> Fit | None:
         """The curve of what is known. It is fitted again when another size is known, or one twice as well."""
-        measured, learnt = run.speeds(now), self._learnt(run.job.kind)
-        key = tuple((one.workers, min(one.steps, MOST_STEPS).bit_length()) for one in (*measured, *learnt))
         known = self._curves.get(run.order)
-        if known is None or known[0] != key:
-            known = self._curves[run.order] = key, fit(best_known(measured, learnt))
-        return known[1]
+        if known is not None and known.held == run.held and now < known.fresh_until:
+            return known.curve
+        measured, learnt = run.speeds(now), self._learnt(run.job.kind)
+        steps = tuple((one.workers, min(one.steps, MOST_STEPS).bit_length()) for one in (*measured, *learnt))
+        fresh = now + REFRESH_SECONDS
+        if known is not None and known.steps == steps:
+            self._curves[run.order] = _Known(run.held, fresh, steps, known.curve)
+        else:
+            self._curves[run.order] = _Known(run.held, fresh, steps, fit(best_known(measured, learnt)))
+        return self._curves[run.order].curve
 
     def _learnt(self, kind: str) -> tuple[Speed, ...]:
-        known = self._known.get(kind, {})
-        return tuple(Speed(size, seconds / steps, steps) for size, (seconds, steps) in sorted(known.items()))
+        """What ended runs of this kind have measured, at the sizes that are known best."""
+        if kind not in self._told:
+            known = self._known.get(kind, {})
+            best = sorted(known, key=lambda size: -known[size][1])[:MOST_SIZES]
+            self._told[kind] = tuple(
+                Speed(size, known[size][0] / known[size][1], known[size][1]) for size in sorted(best)
+            )
+        return self._told[kind]
 
 
 @cache
