@@ -107,8 +107,9 @@ class Autoscaler:
             if self._now() - self._looked_at < policy.interval_seconds:
                 return ()
             self._looked_at = self._now()
+            there = sum(worker.phase is WorkerPhase.RUNNING for worker in job.workers)
             self._read = asyncio.create_task(
-                self._surroundings(policy, of(state.attempt.number), state, progress)
+                self._surroundings(policy, of(state.attempt.number), state, progress, there)
             )
             self._read.add_done_callback(lambda _: self._wake.set())
         if not self._read.done():
@@ -193,14 +194,13 @@ class Autoscaler:
         return self._now() - self._told_at >= policy.up_seconds or last is None
 
     async def _surroundings(
-        self, policy: ScalingPolicy, job: Job, state: RunState, progress: Progress | None
+        self, policy: ScalingPolicy, job: Job, state: RunState, progress: Progress | None, there: int
     ) -> _Surroundings:
         capacity = await self._capacity(policy, job)
         learnt = await self._past_runs.learnt(state)
         speeds = observe.speeds(state, progress)
-        return _Surroundings(
-            capacity, learnt, await self._past_runs.share(job.run_uri, state, capacity, speeds)
-        )
+        share = await self._past_runs.share(job.run_uri, state, capacity, speeds, there)
+        return _Surroundings(capacity, learnt, share)
 
     async def _capacity(self, policy: ScalingPolicy, job: Job) -> Capacity | None:
         asked = policy.capacity is not None or job.spec.brain == "cluster"

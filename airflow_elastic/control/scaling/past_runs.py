@@ -94,13 +94,16 @@ class PastRuns:
         return self._learnt[1]
 
     async def share(
-        self, uri: str, state: RunState, capacity: Capacity | None, speeds: tuple[Speed, ...]
+        self, uri: str, state: RunState, capacity: Capacity | None, speeds: tuple[Speed, ...], there: int
     ) -> Share | None:
-        """The run's share of a capacity that runs with `brain: cluster` share; None in other modes."""
+        """The run's share of a capacity that runs with `brain: cluster` share; None in other modes.
+
+        `there`: how many workers it has. One that waits for room has none of the capacity yet.
+        """
         if state.spec.brain != "cluster":
             return None
         free, priority = (capacity.free, capacity.priority) if capacity is not None else (None, 0)
-        ask = Ask(pool_of(state.spec), state.attempt.workers, free, priority, speeds)
+        ask = Ask(pool_of(state.spec), there, free, priority, speeds)
         return await asyncio.to_thread(self._memory.share, uri, state.spec, ask)
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_elastic.core.scaling.throughput import Fit
 
@@ -48,16 +49,7 @@ class Claim:
     @property
     def ladder(self) -> tuple[tuple[int, float], ...]:
         """The sizes up to the first step that adds too little, each with its share of the best speed of these."""
-        found = [(self.sizes[0], self._speed(self.sizes[0]))]
-        for size in self.sizes[1:]:
-            (before, speed), faster = found[-1], self._speed(size)
-            if (faster / speed - 1.0) * before / (size - before) < LEAST_MARGINAL:
-                break
-            found.append((size, faster))
-        return tuple((size, speed / found[-1][1]) for size, speed in found)
-
-    def _speed(self, workers: int) -> float:
-        return float(workers) if self.curve is None else 1.0 / self.curve.step_seconds(workers)
+        return _ladder(self.sizes, self.curve)
 
 
 def shares(claims: Iterable[Claim], capacity: int) -> Mapping[str, int]:
@@ -124,3 +116,17 @@ def words(claim: Claim, workers: int, claims: Sequence[Claim], capacity: int) ->
     return (
         f"{workers} of at most {claim.sizes[-1]}, with {level:.0%} of its best speed, beside {beside}{rank}"
     )
+
+
+@lru_cache(maxsize=4096)
+def _ladder(sizes: tuple[int, ...], curve: Fit | None) -> tuple[tuple[int, float], ...]:
+    def speed(workers: int) -> float:
+        return float(workers) if curve is None else 1.0 / curve.step_seconds(workers)
+
+    found = [(sizes[0], speed(sizes[0]))]
+    for size in sizes[1:]:
+        (before, slower), faster = found[-1], speed(size)
+        if (faster / slower - 1.0) * before / (size - before) < LEAST_MARGINAL:
+            break
+        found.append((size, faster))
+    return tuple((size, value / found[-1][1]) for size, value in found)
