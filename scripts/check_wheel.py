@@ -29,7 +29,17 @@ NONE = "none"
 
 _BOTO = frozenset({"boto3", "botocore"})
 _KUBERNETES = frozenset({"aiohttp", "kubernetes_asyncio"})
-_AIRFLOW = _BOTO | {"aiohttp", "airflow", "fastapi", "httpx", "jinja2", "sqlalchemy", "starlette", "uvicorn"}
+_AIRFLOW = _BOTO | {
+    "aiohttp",
+    "airflow",
+    "alembic",
+    "fastapi",
+    "httpx",
+    "jinja2",
+    "sqlalchemy",
+    "starlette",
+    "uvicorn",
+}
 _TORCH = frozenset({"numpy", "safetensors", "torch"})
 
 #: What each extra brings, of the packages that parts of airflow-elastic import.
@@ -38,6 +48,7 @@ BRINGS: dict[str, frozenset[str]] = {
     "accelerate": _TORCH | {"accelerate"},
     "airflow": _AIRFLOW | _KUBERNETES,
     "aws": _AIRFLOW,
+    "brain": frozenset({"alembic", "sqlalchemy"}),
     "huggingface": _TORCH | {"accelerate", "transformers"},
     "kubernetes": _KUBERNETES,
     "lightning": _TORCH | {"lightning"},

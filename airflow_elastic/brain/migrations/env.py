@@ -7,10 +7,11 @@ from airflow_elastic.brain.tables import Base
 #: Not `alembic_version`, by which other programs' databases are known.
 VERSION_TABLE = "brain_version"
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
-    version_table=VERSION_TABLE,
-)
-with context.begin_transaction():
-    context.run_migrations()
+if hasattr(context, "config"):  # only while Alembic runs it: anybody may import it
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=Base.metadata,
+        version_table=VERSION_TABLE,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
