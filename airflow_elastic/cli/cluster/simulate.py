@@ -28,6 +28,11 @@ SYNTHETIC = "synthetic"
 @click.option("--runs", type=COUNT, default=200, show_default=True, help="Runs of a synthetic trace.")
 @click.option("--days", type=SECONDS, default=2.0, show_default=True, help="Days of a synthetic trace.")
 @click.option("--load", type=SECONDS, default=0.7, show_default=True, help="Load of a synthetic trace.")
+@click.option(
+    "--fail-hours",
+    type=SECONDS,
+    help="Mean hours between failures of a machine.  [default: 700; none for a file]",
+)
 @click.option("--recreate", is_flag=True, help="Each scale step takes a new job, not only new workers.")
 @click.option(
     "--write", type=click.Path(path_type=Path), help="Write the trace here, in our own format, and end."
@@ -43,6 +48,7 @@ def simulate(
     runs: int,
     days: float,
     load: float,
+    fail_hours: float | None,
     recreate: bool,
     write: Path | None,
     as_json: bool,
@@ -69,7 +75,7 @@ def simulate(
     from airflow_elastic.testing.simulator.report import LEGEND, document, table
     from airflow_elastic.testing.simulator.traces import own
     from airflow_elastic.testing.simulator.traces.read import FORMATS, read
-    from airflow_elastic.testing.simulator.traces.synthetic import Synthetic, synthetic
+    from airflow_elastic.testing.simulator.traces.synthetic import Synthetic, synthetic, with_outages
     from airflow_elastic.testing.simulator.traces.workloads import Elasticity
 
     if form is not None and form not in FORMATS:
@@ -78,12 +84,16 @@ def simulate(
         policy(name)
     seed = secrets.randbelow(2**31) if seed is None else seed
     if trace == SYNTHETIC:
-        what = Synthetic(runs=runs, days=days, load=load, nodes=nodes or 0, gpus=gpus or 8)
+        what = Synthetic(
+            runs=runs, days=days, load=load, nodes=nodes or 0, gpus=gpus or 8, fail_hours=fail_hours or 700
+        )
         found = synthetic(what, seed)
     else:
         found = read(Path(trace), form, seed, Elasticity())
         if nodes is not None or gpus is not None:
             found = found.on(nodes or found.nodes, gpus or found.gpus)
+        if fail_hours is not None:
+            found = with_outages(found, fail_hours, seed)
     if write is not None:
         write.write_text(own.text(found), encoding="utf-8")
         click.echo(f"{write}: {len(found.jobs)} jobs, seed {seed}")

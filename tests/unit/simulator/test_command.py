@@ -51,6 +51,17 @@ def test_a_written_trace_is_read_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert drawn == read
 
 
+def test_machines_of_any_trace_may_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.jsonl"
+    run(capsys, "synthetic", *SMALL, "--write", path)
+    asked = (path, "--seed", 7, "--policy", "elastic-shared", "--fail-hours", 2, "--json")
+    told = json.loads(run(capsys, *asked)[1])
+    (figures,) = told["policies"]
+    assert told["outages"] > 0
+    assert figures["restarts"] > 0
+    assert figures["succeeded"] == 10
+
+
 def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "synthetic", "--policy", "best")
     assert (code, "given 'best'; allowed: static-least" in err) == (2, True)

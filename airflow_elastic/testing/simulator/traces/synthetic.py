@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.testing.simulator.traces.trace import Job, Outage, Trace, ordered
@@ -75,7 +75,9 @@ def synthetic(what: Synthetic, seed: int) -> Trace:
     jobs = [_job(what, chance, number, seed) for number in range(what.runs)]
     nodes = what.nodes or _nodes(what, jobs)
     trace = Trace(f"synthetic, seed {seed}", ordered(jobs), nodes, what.gpus).on(nodes, what.gpus)
-    outages = _outages(what, chance, nodes)
+    outages = drawn_outages(
+        chance, nodes, 2 * what.days * DAY, what.fail_hours, what.fail_shape, what.repair_seconds
+    )
     return Trace(trace.name, trace.jobs, nodes, what.gpus, outages, trace.left_out)
 
 
@@ -105,15 +107,30 @@ def _nodes(what: Synthetic, jobs: list[Job]) -> int:
     return max(1, math.ceil(max(wanted, largest)))
 
 
-def _outages(what: Synthetic, chance: random.Random, nodes: int) -> tuple[Outage, ...]:
-    if not what.fail_hours:
+def drawn_outages(
+    chance: random.Random,
+    nodes: int,
+    seconds: float,
+    fail_hours: float,
+    fail_shape: float = 0.7,
+    repair_seconds: float = 3600.0,
+) -> tuple[Outage, ...]:
+    """Outages of so many nodes within so many seconds; see `Synthetic` for the rest."""
+    if not fail_hours:
         return ()
-    scale = what.fail_hours * 3600.0 / math.gamma(1.0 + 1.0 / what.fail_shape)
+    scale = fail_hours * 3600.0 / math.gamma(1.0 + 1.0 / fail_shape)
     found = []
     for node in range(nodes):
-        at = chance.uniform(0.0, 1.0) * chance.weibullvariate(scale, what.fail_shape)
-        while at < 2 * what.days * DAY:
-            ends = at + chance.lognormvariate(math.log(what.repair_seconds), 1.0)
+        at = chance.uniform(0.0, 1.0) * chance.weibullvariate(scale, fail_shape)
+        while at < seconds:
+            ends = at + chance.lognormvariate(math.log(repair_seconds), 1.0)
             found.append(Outage(node, at, ends))
-            at = ends + chance.weibullvariate(scale, what.fail_shape)
+            at = ends + chance.weibullvariate(scale, fail_shape)
     return tuple(sorted(found, key=lambda one: (one.begins, one.node)))
+
+
+def with_outages(trace: Trace, fail_hours: float, seed: int) -> Trace:
+    """The same trace, with machines that fail by chance, until twice as long as jobs are submitted."""
+    last = trace.jobs[-1].submitted_at if trace.jobs else 0.0
+    seconds = 2 * (last + DAY)
+    return replace(trace, outages=drawn_outages(random.Random(seed), trace.nodes, seconds, fail_hours))
