@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.brain.database import Database
+from tests.support.machine import postgres
 from tests.support.training import stored
 
 RUNS = ("succeeded", "own", "phases")
@@ -35,3 +36,12 @@ def runs(tmp_path: Path) -> Path:
     for name in RUNS:
         stored.unpack(name, root, {})
     return root
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """A PostgreSQL for all tests of one process."""
+    if postgres.programs() is None:
+        pytest.skip("install PostgreSQL (its initdb) to run this")
+    with postgres.postgres() as where:
+        yield f"postgresql://{where}"

@@ -19,7 +19,6 @@ from airflow_elastic.brain.database import Database
 from airflow_elastic.brain.errors import BrainUnreachable
 from airflow_elastic.brain.learn import learn
 from airflow_elastic.cli.main import cli
-from tests.support.machine import postgres
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.unit.brain.conftest import RUNS
 
@@ -45,15 +44,6 @@ def die(found):
     os.kill(os.getpid(), signal.SIGKILL)
 allocation.change(Database(), "pool", 6.0, die)
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """A PostgreSQL for all tests of this module."""
-    if postgres.programs() is None:
-        pytest.skip("install PostgreSQL (its initdb) to run this")
-    with postgres.postgres() as where:
-        yield f"postgresql://{where}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

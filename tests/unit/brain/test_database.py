@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg2
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -66,6 +68,31 @@ def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
     assert "127.0.0.1" in str(error.value)
 
 
+def fresh(server: str, *statements: str) -> str:
+    """The URL of a new database of a server, in which these statements have been run."""
+    name = f"new_{secrets.token_hex(4)}"
+    where = server.rpartition("/")[0]
+    for place, commands in ((server, [f"CREATE DATABASE {name}"]), (f"{where}/{name}", statements)):
+        connection = psycopg2.connect(place)
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            for command in commands:
+                cursor.execute(command)
+        connection.close()
+    return f"{where}/{name}"
+
+
+def test_airflow_on_postgresql_is_not_touched(server: str) -> None:
+    url = fresh(server, "CREATE TABLE dag_run (id INTEGER)", "CREATE TABLE alembic_version (v TEXT)")
+    with pytest.raises(BrainUnfit, match="Airflow's metadata"):
+        known(Database(url))
+    connection = psycopg2.connect(url)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        assert {row[0] for row in cursor.fetchall()} == {"dag_run", "alembic_version"}
+    connection.close()
+
+
 @pytest.mark.parametrize("table", ["dag_run", "alembic_version"])
 def test_the_database_of_another_program_is_not_touched(tmp_path: Path, table: str) -> None:
     path = tmp_path / "airflow.db"
@@ -92,15 +119,23 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         known(Database(f"sqlite:///{path}"))
 
 
-def test_the_migrations_make_the_tables(database: Database) -> None:
-    with database.reading() as session:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_migrations_make_the_tables(kind: str, url: str, request: pytest.FixtureRequest) -> None:
+    if kind == "postgresql":
+        url = fresh(request.getfixturevalue("server"))
+    with Database(url).reading() as session:
         context = MigrationContext.configure(
             session.connection(), opts={"version_table": "brain_version", "compare_type": True}
         )
         assert compare_metadata(context, Base.metadata) == []
 
 
-def test_processes_may_create_it_at_the_same_time(url: str) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_processes_may_create_it_at_the_same_time(
+    kind: str, url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "postgresql":
+        monkeypatch.setenv("AIRFLOW_ELASTIC_BRAIN", fresh(request.getfixturevalue("server")))
     code = "from airflow_elastic.brain.database import Database; from airflow_elastic.brain.memory import known; "
     code += "assert known(Database()) == ()"
 
