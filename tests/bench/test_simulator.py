@@ -73,9 +73,9 @@ def test_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     took: list[float] = []
 
     def timed(*args: object) -> object:
-        begun = time.perf_counter()
+        begun = time.process_time()
         decision = rules.decide(*args)  # type: ignore[arg-type]
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
         return decision
 
     monkeypatch.setattr(elastic, "decide", timed)

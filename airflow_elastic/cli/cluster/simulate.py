@@ -76,6 +76,7 @@ def simulate(
     from airflow_elastic.testing.simulator.traces import own
     from airflow_elastic.testing.simulator.traces.read import FORMATS, read
     from airflow_elastic.testing.simulator.traces.synthetic import Synthetic, synthetic, with_outages
+    from airflow_elastic.testing.simulator.traces.trace import TraceError
     from airflow_elastic.testing.simulator.traces.workloads import Elasticity
 
     if form is not None and form not in FORMATS:
@@ -94,6 +95,8 @@ def simulate(
             found = found.on(nodes or found.nodes, gpus or found.gpus)
         if fail_hours is not None:
             found = with_outages(found, fail_hours, seed)
+    if not found.jobs:
+        raise TraceError(f"{trace}: no job fits on {found.nodes} × {found.gpus} GPUs; give more by --nodes")
     if write is not None:
         write.write_text(own.text(found), encoding="utf-8")
         click.echo(f"{write}: {len(found.jobs)} jobs, seed {seed}")

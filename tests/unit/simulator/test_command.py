@@ -67,5 +67,10 @@ def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, "given 'best'; allowed: static-least" in err) == (2, True)
     code, _, err = run(capsys, tmp_path / "none", "--format", "philly")
     assert (code, "No such file" in err) == (2, True)
+    big = tmp_path / "big.jsonl"
+    job = {"name": "a", "submitted_at": 0, "workers": 8, "steps": 9, "curve": [0.1, 1, 0]}
+    big.write_text(json.dumps({"trace": "t", "nodes": 1, "gpus": 8}) + "\n" + json.dumps(job))
+    code, _, err = run(capsys, big, "--gpus-per-node", 2)
+    assert (code, "no job fits on 1 × 2 GPUs; give more by --nodes" in err) == (2, True)
     code, _, err = run(capsys, "synthetic", "--format", "csv")
     assert (code, "allowed: own, philly, helios, pai" in err) == (2, True)
