@@ -42,6 +42,25 @@ def test_out_of_reach_is_nothing_and_one_warning(caplog: pytest.LogCaptureFixtur
     assert "secret" not in caplog.text
 
 
+def test_a_server_that_goes_away_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The file of the database is out of reach for a while, as a server would be."""
+    now, path = [0.0], tmp_path / "brain.db"
+    client = Memory(f"sqlite:///{path}", lambda: now[0])
+    ask = Ask("pool", 2, 3)
+    first = client.share("/runs/1", CLUSTER, ask)
+    assert first is not None
+    content = path.read_bytes()
+    with caplog.at_level(logging.WARNING):
+        path.write_bytes(b"no database" * 1000)
+        assert [client.share("/runs/1", CLUSTER, ask) for _ in range(3)] == [None, None, None]
+        path.write_bytes(content)
+        assert client.share("/runs/1", CLUSTER, ask) is None  # it is left alone for a while
+        now[0] += PAUSE_SECONDS + 1
+        assert client.share("/runs/1", CLUSTER, ask) == first
+    assert len(caplog.records) == 1
+    client.close()
+
+
 @pytest.mark.parametrize(
     "url", ["nonsense://ada:secret@host/brain", "ada:secret@host", "sqlite:////proc/no/brain.db"]
 )
