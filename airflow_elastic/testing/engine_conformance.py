@@ -18,7 +18,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.engines.api import Engine, Job
+from airflow_elastic.engines.api import Engine, Job, MeasuresCapacity
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
@@ -136,6 +136,25 @@ class EngineConformance:
         finally:
             await engine.delete(second, 0.0)
             await engine.close(second)
+
+    async def test_capacity_is_a_number_or_a_reason(self, engine: Engine, uri: str) -> None:
+        """Where the engine says its capacity: before, while and after a job runs, and to several at once."""
+        if not isinstance(engine, MeasuresCapacity):
+            return
+        job = self.job(uri)
+        before = await engine.capacity(job)
+        try:
+            await engine.submit(job)
+            await until(engine, job, running(2))
+            found = await asyncio.gather(*(engine.capacity(job) for _ in range(10)))
+        finally:
+            await engine.delete(job, 0.0)
+            await engine.close(job)
+        for one in (before, *found, await engine.capacity(job)):
+            assert one.free is None or one.free >= 0
+            assert before.at <= one.at
+            assert all(claim.workers >= 1 and claim.seconds >= 0 and claim.name for claim in one.claims)
+            assert all(count >= 0 for count in one.pools.values())
 
     async def test_scale_in_place(self, engine: Engine, uri: str) -> None:
         """Where the engine says it can: workers are added and sent away while the others stay."""

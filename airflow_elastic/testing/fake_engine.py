@@ -2,23 +2,28 @@
 
 It keeps every promise of the protocol, so it passes the conformance suite. What its workers do is said from outside, by
 `end_worker`, `hold`, `release` and `finish`, or by engine options. `seconds`: a job succeeds by itself after so long.
-`waiting`: its workers wait so from the first, e.g. `queued`, until they are released.
+`waiting`: its workers wait so from the first, e.g. `queued`, until they are released. `capacity`: what `capacity` tells
+of the run: a mapping with `free`, `claims` and `text`, or the path of a JSON file with one, which is read at each look.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_elastic.engines.api import Capabilities, Finding, Job
-from airflow_elastic.spec.codec import encode
+from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import EngineError, Problem, SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.scaling.observation import Capacity
 from airflow_elastic.spec.status import JobStatus, Waiting, WorkerPhase, WorkerStatus
 
+_OPTIONS = ("seconds", "waiting", "capacity")
 _LIVE = (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
 
@@ -48,14 +53,20 @@ class FakeEngine:
     name = "fake"
     capabilities = Capabilities(scale_in_place=True, regroup=True, rejoin=True)
     jobs: ClassVar[dict[str, FakeJob]] = {}
+    #: By run URI; changed by `set_capacity`.
+    capacities: ClassVar[dict[str, Capacity]] = {}
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse options other than `seconds` and `waiting`."""
+        """Refuse other options than those of this module."""
         for option, value in spec.engine_options.items():
-            if option not in ("seconds", "waiting"):
-                raise SpecError(Problem(f"engine_options.{option}", value, "seconds, waiting"))
+            if option not in _OPTIONS:
+                raise SpecError(Problem(f"engine_options.{option}", value, ", ".join(_OPTIONS)))
             if option == "waiting" and value not in list(Waiting):
                 raise SpecError(Problem(f"engine_options.{option}", value, " or ".join(Waiting)))
+            if option == "capacity" and not isinstance(value, Mapping | str):
+                raise SpecError(
+                    Problem(f"engine_options.{option}", value, "a mapping, or the path of a file")
+                )
 
     def render(self, job: Job) -> dict[str, Any]:
         """The job's name, workers and specification."""
@@ -105,6 +116,18 @@ class FakeEngine:
             raise EngineError(f"job {job.name} is not there to be scaled")
         self._resize(found, workers)
 
+    async def capacity(self, job: Job) -> Capacity:
+        """What a test or the option `capacity` says; nothing limits the workers if neither does."""
+        if job.run_uri in self.capacities:
+            return replace(self.capacities[job.run_uri], at=time.time())
+        said = job.spec.engine_options.get("capacity", {})
+        try:
+            text = said if isinstance(said, Mapping) else await asyncio.to_thread(Path(said).read_text)
+            plain = json.loads(text) if isinstance(text, str) else text
+            return decode(Capacity, {"at": time.time(), **plain})
+        except (OSError, ValueError) as error:
+            raise EngineError(f"engine_options.capacity: {said} cannot be read: {error}") from error
+
     async def regroup(self, job: Job, members: tuple[int, ...]) -> None:
         """Keep which workers were to meet."""
         found = self.jobs.get(job.name)
@@ -137,6 +160,10 @@ class FakeEngine:
         return [Finding("fake", ok=True, text="jobs in memory")]
 
     # -- what tests do to it -------------------------------------------------------------------------------------
+
+    def set_capacity(self, run_uri: str, capacity: Capacity) -> None:
+        """Say how much room there is for a run from now on, and who claims it; `at` is set at each look."""
+        self.capacities[run_uri] = capacity
 
     def end_worker(self, name: str, index: int, status: WorkerStatus) -> None:
         """Replace what is known of one worker of the job `name`."""

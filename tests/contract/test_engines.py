@@ -13,8 +13,9 @@ from airflow_elastic.adapters.host import processes
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Engine, Job
 from airflow_elastic.engines.local import LocalEngine
-from airflow_elastic.spec.errors import SpecError, SubmitRefused
+from airflow_elastic.spec.errors import EngineError, SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, SecretRef
+from airflow_elastic.spec.scaling.observation import Capacity, Claim
 from airflow_elastic.testing.engine_conformance import EngineConformance
 from airflow_elastic.testing.fake_engine import FakeEngine
 
@@ -100,3 +101,30 @@ def test_job_names_are_legal_everywhere_and_distinct(name: str) -> None:
     assert all(re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", found) and len(found) <= 37 for found in names), (
         names
     )
+
+
+async def test_the_capacity_that_tests_say(tmp_path: Path) -> None:
+    """From outside, by an option, or by a file that changes while the run goes on."""
+    engine, file = FakeEngine(), tmp_path / "capacity.json"
+
+    def job(capacity: Any) -> Job:
+        options = {} if capacity is None else {"capacity": capacity}
+        spec = RunSpec(command=("t.py",), engine="fake", engine_options=options)
+        engine.check(spec)
+        return Job(str(tmp_path / "run"), spec, 1, 1)
+
+    assert (await engine.capacity(job(None))).free is None
+    assert (await engine.capacity(job({"free": 3}))).free == 3
+    file.write_text('{"free": 1, "claims": [{"name": "pod x", "workers": 2, "priority": 9}]}')
+    found = await engine.capacity(job(str(file)))
+    assert (found.free, found.claims) == (1, (Claim("pod x", 2, 9),))
+    file.write_text('{"free": 5}')
+    assert (await engine.capacity(job(str(file)))).free == 5
+    engine.set_capacity(str(tmp_path / "run"), Capacity(0.0, 7))
+    assert (await engine.capacity(job(str(file)))).free == 7
+    file.unlink()
+    engine.capacities.clear()
+    with pytest.raises(EngineError, match=r"capacity\.json"):
+        await engine.capacity(job(str(file)))
+    with pytest.raises(SpecError, match="the path of a file"):
+        job(3)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,15 @@ from kubernetes_asyncio import client as kube
 from kubernetes_asyncio.config import ConfigException
 
 from airflow_elastic.adapters.kube.access import Access, configuration_of
-from airflow_elastic.adapters.kube.errors import Conflict, Gone, KubeError, Missing, NoSuchKind, error_of
+from airflow_elastic.adapters.kube.errors import (
+    Conflict,
+    Gone,
+    KubeError,
+    Missing,
+    NoSuchKind,
+    error_of,
+    named,
+)
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.spec.errors import EngineError
 
@@ -79,9 +87,19 @@ class Client:
         return await self._json("GET", resource, resource.path(namespace, name, part), what)
 
     async def list(
-        self, resource: Resource, namespace: str, *, labels: str = "", fields: str = "", limit: int = 500
+        self,
+        resource: Resource,
+        namespace: str,
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 500,
+        slim: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects with these labels and fields, in pages of `limit`; and the version from which a watch goes on."""
+        """All objects with these labels and fields, in pages of `limit`; and the version from which a watch goes on.
+
+        `slim` reduces each object to what is needed, page by page.
+        """
         what = f"list {resource.full_name}{_within(namespace)}"
         items: list[dict[str, Any]] = []
         wanted = {"labelSelector": labels, **({"fieldSelector": fields} if fields else {})}
@@ -92,7 +110,7 @@ class Client:
             except Gone:  # the pages have expired: list all objects at once, as other clients do
                 items, query = [], wanted
                 continue
-            items += page["items"] or ()  # Go writes an empty list as null
+            items += map(slim, page["items"] or ())  # Go writes an empty list as null
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return items, metadata["resourceVersion"]
@@ -249,7 +267,7 @@ class Client:
         async with answer:
             if answer.status >= 400:
                 with _as_kube_errors(what):
-                    raise _named(error_of(answer.status, await answer.read(), what), resource)
+                    raise named(error_of(answer.status, await answer.read(), what), resource)
             yield _events(answer, what)
 
     async def _json(
@@ -266,7 +284,7 @@ class Client:
         try:
             return _parsed(await self._bytes(method, path, what, query, body, content), what)
         except KubeError as error:
-            raise _named(error, resource) from None
+            raise named(error, resource) from None
 
     async def _bytes(
         self,
@@ -352,15 +370,6 @@ async def _events(answer: aiohttp.ClientResponse, what: str) -> AsyncIterator[di
                 status = event["object"]
                 raise error_of(status.get("code", 500), json.dumps(status).encode(), what)
             yield event
-
-
-def _named(error: KubeError, resource: Resource) -> KubeError:
-    if isinstance(error, NoSuchKind) and resource.needs:
-        return NoSuchKind(
-            f"{error}: {resource.full_name} comes with {resource.needs}; install that, or choose another engine",
-            404,
-        )
-    return error
 
 
 def _parsed(data: bytes, what: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.spec.errors import EngineError
 
 
@@ -85,6 +86,16 @@ def error_of(status: int, body: bytes, what: str) -> KubeError:
     if status in (400, 422):
         return Invalid(f"the cluster refuses to {what}: {said}", status)
     return KubeError(f"cannot {what} for now: {said} (HTTP {status})", status)
+
+
+def named(error: KubeError, resource: Resource) -> KubeError:
+    """The error, with what must be installed if the cluster does not know this kind of object."""
+    if isinstance(error, NoSuchKind) and resource.needs:
+        return NoSuchKind(
+            f"{error}: {resource.full_name} comes with {resource.needs}; install that, or choose another engine",
+            404,
+        )
+    return error
 
 
 def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:

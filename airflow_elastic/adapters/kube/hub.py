@@ -23,6 +23,7 @@ from airflow_elastic.adapters.kube.access import Access
 from airflow_elastic.adapters.kube.client import Client, connect
 from airflow_elastic.adapters.kube.errors import Gone, KubeError
 from airflow_elastic.adapters.kube.resources import Resource
+from airflow_elastic.adapters.kube.shared_reads import SharedReads
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +275,7 @@ class Hub:
     """One connection, and the collections that are followed over it. Get it from `hub`."""
 
     def __init__(self, access: Access, client: Client, hubs: Hubs) -> None:
-        self.client = client
+        self.client, self.reads = client, SharedReads()
         self._access = access
         self._collections: dict[Query, Collection] = {}
         self._users = 0
@@ -321,6 +322,7 @@ class Hub:
                 self._left.clear()
         finally:
             hubs.pop(self._access, None)
+            await self.reads.close()
             for collection in self._collections.values():
                 await collection.close()
             await self.client.close()

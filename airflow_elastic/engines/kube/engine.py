@@ -21,8 +21,8 @@ from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.engines.api import ROOM_LIMITS, Capabilities, Finding, Job, Resized, Room
-from airflow_elastic.engines.kube.capacity.room import cluster_room
+from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
+from airflow_elastic.engines.kube.capacity.measures import Measures
 from airflow_elastic.engines.kube.checks import check_spec, doctor, storage_problem
 from airflow_elastic.engines.kube.create import create, objects
 from airflow_elastic.engines.kube.kind import (
@@ -53,7 +53,7 @@ from airflow_elastic.spec.errors import EngineError, SubmitRefused
 from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from airflow_elastic.adapters.kube import Access, Resource
     from airflow_elastic.adapters.storage.store import Store
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class KubeEngine:
+class KubeEngine(Measures):
     """An engine over one kind of job. Subclasses only name the kind.
 
     Args:
@@ -108,11 +108,6 @@ class KubeEngine:
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """Whether the cluster can be reached, knows the kind, and grants the rights."""
         return doctor(self.kind, self._access, namespace)
-
-    async def room(self, spec: RunSpec, limits: Collection[str] = ROOM_LIMITS) -> Room:
-        """By what pods request, and by the limits of the namespace and the queue."""
-        options = options_of(spec, self.kind.options)
-        return await cluster_room(self.kind, self._reach(options), options, spec, limits)
 
     # -- submit --------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from airflow_elastic.adapters.records.reports import write_progress
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import ROOM_LIMITS, Capabilities, Finding, Job, Room
 from airflow_elastic.engines.local.host import NodeHost, secrets
-from airflow_elastic.engines.local.room import room
+from airflow_elastic.engines.local.room import capacity, room
 from airflow_elastic.engines.local.watch import watch
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.codec import encode
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.spec.run import RunSpec
+    from airflow_elastic.spec.scaling.observation import Capacity
     from airflow_elastic.spec.status import JobStatus
 
 #: The seconds beyond its grace before a worker is killed: it has to notice, and to record how it ended.
@@ -103,6 +104,14 @@ class LocalEngine:
     async def room(self, spec: RunSpec, limits: Collection[str] = ROOM_LIMITS) -> Room:
         """See `MeasuresRoom`: by processors, memory and GPUs of this machine."""
         return await asyncio.to_thread(room, spec, limits)
+
+    async def capacity(self, job: Job) -> Capacity:
+        """The same beside the job's own workers. There are no claims: nothing waits for room on this machine."""
+        return await asyncio.to_thread(self._capacity, job)
+
+    def _capacity(self, job: Job) -> Capacity:
+        members = job_files(job).newest_members()
+        return capacity(job.spec, 0 if members is None else len(members.all))
 
     def render(self, job: Job) -> dict[str, Any]:
         """The job's record and its first workers, as they are written into its folder."""

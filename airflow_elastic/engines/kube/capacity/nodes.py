@@ -6,45 +6,43 @@ Rules between pods (affinity, spread), volumes and host ports are not looked at.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow_elastic.engines.kube.capacity.pods import Amounts, amounts, copies, left, requested
+from airflow_elastic.engines.kube.capacity.pods import Amounts, copies
 
 Object = Mapping[str, Any]
 
-_ENDED = ("Succeeded", "Failed")
 _HOLD_OFF = ("NoSchedule", "NoExecute")
 
 
-def places(nodes: Iterable[Object], pods: Iterable[Object], pod: Object) -> dict[str, int]:
+def places(
+    free: Mapping[str, Amounts], nodes: Mapping[str, Object], pod: Object, each: Amounts
+) -> dict[str, int]:
     """How many more such pods each node has room for, by its name; nodes that it may not use are left out.
 
     Args:
-        nodes: all Nodes.
-        pods: all pods of the cluster.
+        free: what is left of each node.
+        nodes: by name.
         pod: the `spec` of the new pod.
+        each: what it requests.
     """
-    taken: dict[str, list[Amounts]] = defaultdict(list)
-    for other in pods:
-        node = other["spec"].get("nodeName")
-        if node and other.get("status", {}).get("phase") not in _ENDED:
-            taken[node].append(requested(other["spec"]))
-    each = requested(pod)
-    found = {}
-    for node in nodes:
-        if why_not(node, pod) is None:
-            name = node["metadata"]["name"]
-            whole = amounts(node.get("status", {}).get("allocatable") or {})
-            free = left(whole, taken[name])
-            found[name] = copies(free, each)
-    return found
+    usable = (name for name, node in nodes.items() if why_not(node, pod) is None)
+    return {name: copies(free[name], each) for name in usable}
 
 
-def in_one_domain(places: Mapping[str, int], nodes: Iterable[Object], topology: str) -> dict[str, int]:
-    """The same for the nodes of the domain with the most room: those with one value of the label `topology`."""
-    domain = {node["metadata"]["name"]: _labels(node).get(topology) for node in nodes}
+def in_one_domain(
+    places: Mapping[str, int], nodes: Mapping[str, Object], topology: str, own: Iterable[str] = ()
+) -> dict[str, int]:
+    """The same for the nodes of one domain: those with one value of the label `topology`.
+
+    It is the domain of the nodes `own`, or else the one with the most room.
+    """
+    domain = {name: _labels(node).get(topology) for name, node in nodes.items()}
+    used = {domain.get(name) for name in own} - {None}
+    if used:
+        return {name: count for name, count in places.items() if domain.get(name) in used}
     room: Counter[str] = Counter()
     for name, count in places.items():
         if (value := domain.get(name)) is not None:
@@ -62,7 +60,7 @@ def why_not(node: Object, pod: Object) -> str | None:
     if spec.get("unschedulable"):
         return "it is cordoned"
     for taint in spec.get("taints") or ():
-        if taint.get("effect") in _HOLD_OFF and not _tolerated(taint, pod.get("tolerations") or ()):
+        if taint.get("effect") in _HOLD_OFF and not tolerated(taint, pod.get("tolerations") or ()):
             return f"it has the taint {taint['key']}"
     labels = _labels(node)
     for name, value in (pod.get("nodeSelector") or {}).items():
@@ -75,8 +73,14 @@ def why_not(node: Object, pod: Object) -> str | None:
     return None
 
 
-def _tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+def tolerated(
+    taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]], *, forever: bool = False
+) -> bool:
+    """Whether a pod with these tolerations bears a taint; with `forever`, without an end."""
+
     def fits(one: Mapping[str, Any]) -> bool:
+        if forever and one.get("tolerationSeconds") is not None:
+            return False
         if one.get("effect") not in (None, "", taint["effect"]):
             return False
         if not one.get("key"):

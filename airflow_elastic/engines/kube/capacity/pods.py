@@ -48,6 +48,11 @@ def left(whole: Amounts, taken: Iterable[Amounts]) -> dict[str, Decimal]:
     return {name: amount - used.get(name, Decimal(0)) for name, amount in whole.items()}
 
 
+def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+    """Both together."""
+    return _sum((one, other))
+
+
 def _of_container(container: Mapping[str, Any]) -> dict[str, Decimal]:
     resources = container.get("resources") or {}
     return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})

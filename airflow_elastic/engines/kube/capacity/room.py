@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.adapters.kube.errors import Forbidden
 from airflow_elastic.adapters.kube.hub import hub
-from airflow_elastic.adapters.kube.resources import PODS, Resource
+from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import ROOM_LIMITS, Job, Limit, Room
 from airflow_elastic.engines.kube.capacity import nodes as on_nodes
 from airflow_elastic.engines.kube.capacity import quotas
 from airflow_elastic.engines.kube.capacity.pods import requested
+from airflow_elastic.engines.kube.capacity.reader import EVERYWHERE, Reader
 from airflow_elastic.engines.kube.checks import pod_template
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from decimal import Decimal
 
-    from airflow_elastic.adapters.kube import Access, Client
+    from airflow_elastic.adapters.kube import Access
+    from airflow_elastic.engines.kube.capacity.view import View
     from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
     from airflow_elastic.spec.run import RunSpec
 
-NODES = Resource("", "v1", "nodes", "Node")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue", needs="Kueue 0.15 or newer")
 CLUSTER_QUEUES = Resource(
@@ -33,10 +35,8 @@ CLUSTER_QUEUES = Resource(
 )
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", needs="Volcano")
 
-#: The namespace of objects that have none, and of a list over all namespaces.
-EVERYWHERE = ""
-
-_RIGHTS = {
+#: What must be granted to see each limit.
+RIGHTS = {
     "nodes": "`list nodes` and `list pods` in all namespaces (a ClusterRole)",
     "quotas": "`list resourcequotas` in the namespace of the workers",
     "queue": "`get localqueues.kueue.x-k8s.io` in the namespace of the workers, `get` and `list "
@@ -50,19 +50,25 @@ async def cluster_room(
     """How many workers of a specification fit now. See `MeasuresRoom`."""
     pod = pod_template(kind, Job("s3://bucket/run", spec, 1, spec.workers.count), options)
     async with hub(access) as shared:
-        return await measure(shared.client, pod, options, limits)
+        return await measure(Reader(shared, 0), Asked(pod, options), limits)
 
 
-async def measure(
-    client: Client, pod: Mapping[str, Any], options: KubeOptions, limits: Collection[str] = ROOM_LIMITS
-) -> Room:
-    """How many workers with this pod `spec` fit now.
+class Asked(NamedTuple):
+    """The worker for which room is looked for.
 
-    Args:
-        client: of the cluster.
-        pod: the pod template's `spec` of one worker.
+    Attributes:
+        pod: the `spec` of its pod.
         options: name the namespace, the queue and the topology.
-        limits: which limits to look at: `nodes`, `quotas`, `queue`.
+        own: the nodes that the run uses already.
+    """
+
+    pod: Mapping[str, Any]
+    options: KubeOptions
+    own: frozenset[str] = frozenset()
+
+
+async def measure(reader: Reader, asked: Asked, limits: Collection[str] = ROOM_LIMITS) -> Room:
+    """How many such workers fit now, by these limits.
 
     Raises:
         EngineError: the cluster does not answer, or rights are missing; the text names them.
@@ -73,61 +79,71 @@ async def measure(
         if name not in limits:
             continue
         try:
-            found += [limit async for limit in _READERS[name](client, pod, options)]
+            found += await READERS[name](reader, asked)
         except Forbidden as error:
             rest = [one for one in limits if one != name]
             raise EngineError(
-                f"the room cannot be seen: {error}. Grant {_RIGHTS[name]}, or leave this out: limits={rest}"
+                f"the room cannot be seen: {error}. Grant {RIGHTS[name]}, or leave this out: limits={rest}"
             ) from error
     return Room(tuple(found))
 
 
-async def _nodes(client: Client, pod: Mapping[str, Any], options: KubeOptions) -> Any:
-    nodes, _ = await client.list(NODES, EVERYWHERE)
-    pods, _ = await client.list(
-        PODS, EVERYWHERE, fields="status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
-    )
-    places = on_nodes.places(nodes, pods, pod)
-    usable, whole = len(places), len(nodes)
-    where = f"{usable} of {whole} nodes may be used"
-    if options.topology is not None:
-        places = on_nodes.in_one_domain(places, nodes, options.topology)
-        where += f", {len(places)} of them in the {options.topology} with the most room"
+async def _nodes(reader: Reader, asked: Asked) -> list[Limit]:
+    seen = await reader.view()
+    return [await asyncio.to_thread(by_nodes, seen, asked)]
+
+
+def by_nodes(seen: View, asked: Asked) -> Limit:
+    """How many workers fit on the nodes of a cluster."""
+    places, topology = free_places(seen, asked), asked.options.topology
+    usable = sum(on_nodes.why_not(node, asked.pod) is None for node in seen.nodes.values())
+    where = f"{usable} of {len(seen.nodes)} nodes may be used"
+    if topology is not None:
+        which = "that the run uses" if asked.own else "with the most room"
+        where += f", {len(places)} of them in the {topology} {which}"
     with_room = sum(count > 0 for count in places.values())
-    yield Limit(
-        "nodes", sum(places.values()), f"{where}; {with_room} have room for a worker of {_words(pod)}"
-    )
+    text = f"{where}; {with_room} have room for a worker of {_words(asked.pod)}"
+    return Limit("nodes", sum(places.values()), text)
 
 
-async def _quotas(client: Client, pod: Mapping[str, Any], options: KubeOptions) -> Any:
-    each, limits = requested(pod), _limits(pod)
-    for quota in (await client.list(QUOTAS, options.namespace))[0]:
+def free_places(seen: View, asked: Asked) -> dict[str, int]:
+    """How many workers fit on each node that they may use."""
+    places = on_nodes.places(seen.free, seen.nodes, asked.pod, requested(asked.pod))
+    topology = asked.options.topology
+    return places if topology is None else on_nodes.in_one_domain(places, seen.nodes, topology, asked.own)
+
+
+async def _quotas(reader: Reader, asked: Asked) -> list[Limit]:
+    each, limits, namespace = requested(asked.pod), _limits(asked.pod), asked.options.namespace
+    found = []
+    for quota in await reader.list(QUOTAS, namespace):
         count = quotas.by_quota(quota, each, limits)
         if count is not None:
-            name = quota["metadata"]["name"]
-            yield Limit("quotas", count, f"the quota {name} of namespace {options.namespace}")
+            text = f"the quota {quota['metadata']['name']} of namespace {namespace}"
+            found.append(Limit("quotas", count, text))
+    return found
 
 
-async def _queue(client: Client, pod: Mapping[str, Any], options: KubeOptions) -> Any:
+async def _queue(reader: Reader, asked: Asked) -> list[Limit]:
+    options, each = asked.options, requested(asked.pod)
     if options.queue is None:
-        return
-    each = requested(pod)
+        return []
     if options.queueing == "volcano":
-        queue = await _found(client, VOLCANO_QUEUES, EVERYWHERE, options.queue)
+        queue = await _found(reader, VOLCANO_QUEUES, EVERYWHERE, options.queue)
         count = quotas.by_capability(queue, each)
         if (state := (queue.get("status") or {}).get("state", "Open")) != "Open":
-            yield Limit("queue", 0, f"the queue {options.queue} is {state}")
-        elif count is not None:
-            yield Limit("queue", count, f"the capability of the queue {options.queue}")
-    elif options.by_kueue:
-        local = await _found(client, LOCAL_QUEUES, options.namespace, options.queue)
-        queue = await _found(client, CLUSTER_QUEUES, EVERYWHERE, local["spec"]["clusterQueue"])
-        for limit in await _kueue(client, local, queue, each):
-            yield limit
+            return [Limit("queue", 0, f"the queue {options.queue} is {state}")]
+        text = f"the capability of the queue {options.queue}"
+        return [] if count is None else [Limit("queue", count, text)]
+    if options.by_kueue:
+        local = await _found(reader, LOCAL_QUEUES, options.namespace, options.queue)
+        queue = await _found(reader, CLUSTER_QUEUES, EVERYWHERE, local["spec"]["clusterQueue"])
+        return await _kueue(reader, local, queue, each)
+    return []
 
 
 async def _kueue(
-    client: Client, local: Mapping[str, Any], queue: Mapping[str, Any], each: Mapping[str, Decimal]
+    reader: Reader, local: Mapping[str, Any], queue: Mapping[str, Any], each: Mapping[str, Decimal]
 ) -> list[Limit]:
     name = queue["metadata"]["name"]
     for one, what in ((local, "LocalQueue"), (queue, "ClusterQueue")):
@@ -138,7 +154,7 @@ async def _kueue(
     if lacking := quotas.uncovered(queue, each):
         return [Limit("queue", 0, f"the ClusterQueue {name} has no quota for {', '.join(lacking)}")]
     cohort = quotas.cohort_of(queue)
-    members = (await client.list(CLUSTER_QUEUES, EVERYWHERE))[0] if cohort else []
+    members = await reader.list(CLUSTER_QUEUES, EVERYWHERE) if cohort else []
     same = [one for one in members if quotas.cohort_of(one) == cohort]
     waiting = (queue.get("status") or {}).get("pendingWorkloads") or 0
     text = f"the free quota of the ClusterQueue {name}"
@@ -147,12 +163,13 @@ async def _kueue(
     return [Limit("queue", quotas.by_cluster_queue(queue, same, each), text)]
 
 
-_READERS = {"nodes": _nodes, "quotas": _quotas, "queue": _queue}
+#: How each limit is read.
+READERS = {"nodes": _nodes, "quotas": _quotas, "queue": _queue}
 
 
-async def _found(client: Client, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+async def _found(reader: Reader, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
     try:
-        return await client.get(resource, namespace, name)
+        return await reader.get(resource, namespace, name)
     except Missing as error:
         raise InvalidInput(f"engine_options.queue: {error}; create it, or name another queue") from error
 

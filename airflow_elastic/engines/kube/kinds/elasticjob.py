@@ -78,6 +78,15 @@ class ElasticJobKind:
             for name, (given, allowed) in whose.items()
             if given is not None
         ]
+        if spec.scaling_policy is not None:
+            allowed = (
+                "unset with scaling.policy: either DLRover decides on the workers, or the run; leave one out"
+            )
+            problems += [
+                Problem(f"engine_options.{name}", value, allowed)
+                for name, value in (("optimize_mode", mine.optimize_mode), ("auto_scale", mine.auto_scale))
+                if value not in ("manual", None, False)
+            ]
         problems += [
             Problem(f"engine_options.annotations.{name}", value, "nothing: say it as master.options")
             for name, value in mine.annotations.items()

@@ -250,6 +250,9 @@ def _not_followed(spec: RunSpec, options: KubeOptions) -> list[Problem]:
     if options.by_kueue:
         allowed = "unset with a queue of Kueue, which ends all pods of a job whose size changes"
         problems.append(Problem(path, options.queue, allowed))
+    if spec.scaling_policy is not None:
+        allowed = "unset with scaling.policy: either an autoscaler of the cluster decides, or the run; leave one out"
+        problems.append(Problem(path, "scaling.policy", allowed))
     return problems
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_elastic.engines.kube.capacity import nodes, quotas
 from airflow_elastic.engines.kube.capacity.pods import copies, left, requested
+from airflow_elastic.engines.kube.capacity.view import slim_node, slim_pod, view
 
 GPU = "nvidia.com/gpu"
 
@@ -34,7 +35,16 @@ def node(
 def pod(node_name: str | None = None, phase: str = "Running", **requests: str) -> dict[str, Any]:
     of_all = {GPU if key == "gpu" else key: value for key, value in requests.items()}
     spec: dict[str, Any] = {"containers": [{"name": "c", "resources": {"requests": of_all}}]}
-    return {"spec": {**spec, "nodeName": node_name}, "status": {"phase": phase}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {**spec, "nodeName": node_name},
+        "status": {"phase": phase},
+    }
+
+
+def places(there: list[dict[str, Any]], pods: list[dict[str, Any]], one: dict[str, Any]) -> dict[str, int]:
+    seen = view(1e9, map(slim_node, there), map(slim_pod, pods))
+    return nodes.places(seen.free, seen.nodes, one, requested(one))
 
 
 def worker(**requests: str) -> dict[str, Any]:
@@ -50,9 +60,9 @@ def test_what_runs_is_taken_off_and_what_has_ended_is_not() -> None:
         pod("b", "Pending", memory="30Gi"),
         pod(None, cpu="8"),
     ]
-    assert nodes.places(there, pods, worker(cpu="2")) == {"a": 1, "b": 4}
-    assert nodes.places(there, pods, worker(cpu="1", memory="2Gi")) == {"a": 2, "b": 1}
-    assert nodes.places(there, pods, worker(gpu="1")) == {"a": 0, "b": 0}, "no node has one"
+    assert places(there, pods, worker(cpu="2")) == {"a": 1, "b": 4}
+    assert places(there, pods, worker(cpu="1", memory="2Gi")) == {"a": 2, "b": 1}
+    assert places(there, pods, worker(gpu="1")) == {"a": 0, "b": 0}, "no node has one"
 
 
 def tainted(effect: str, **more: str) -> dict[str, Any]:
@@ -112,12 +122,13 @@ def test_required_affinity(expression: dict[str, Any], fits: bool) -> None:
 
 
 def test_in_one_domain_is_the_domain_with_the_most_room() -> None:
-    there = [node(name, labels={"zone": zone}) for name, zone in (("a", "x"), ("b", "y"), ("c", "y"))] + [
-        node("d")
-    ]
+    zones = {"a": "x", "b": "y", "c": "y"}
+    there = {name: node(name, labels={"zone": zone}) for name, zone in zones.items()} | {"d": node("d")}
     room = {"a": 4, "b": 3, "c": 2, "d": 9}
     assert nodes.in_one_domain(room, there, "zone") == {"b": 3, "c": 2}
     assert nodes.in_one_domain(room, there, "rack") == {}
+    assert nodes.in_one_domain(room, there, "zone", ["a"]) == {"a": 4}, "where the run is already"
+    assert nodes.in_one_domain(room, there, "zone", ["d"]) == {"b": 3, "c": 2}, "which is in none"
 
 
 def test_a_pod_requests_what_its_containers_need_together_or_one_before_them() -> None:
@@ -146,10 +157,10 @@ def test_as_many_fit_as_can_be_placed_one_after_the_other(
 ) -> None:
     there = [node(f"n{i}", cpu=str(size)) for i, size in enumerate(sizes)]
     pods = [pod(f"n{i}", cpu=str(cpu)) for i, cpu in running if i < len(sizes)]
-    room = nodes.places(there, pods, worker(cpu=str(each)))
+    room = places(there, pods, worker(cpu=str(each)))
     for name, count in room.items():
         pods += [pod(name, cpu=str(each))] * count
-    assert set(nodes.places(there, pods, worker(cpu=str(each))).values()) <= {0}
+    assert set(places(there, pods, worker(cpu=str(each))).values()) <= {0}
 
 
 def test_a_quota_of_a_namespace() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +17,7 @@ from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.watch.pod_status import slim
 from airflow_elastic.spec.errors import SpecError, SubmitRefused
 from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.scaling.policy import CapacityRule, ScalingPolicy
 from airflow_elastic.spec.status import Waiting, WorkerPhase
 
 if TYPE_CHECKING:
@@ -111,6 +113,14 @@ def test_all_of_the_spec_can_be_said() -> None:
         "restartTimeout": 60,
         "priority": "0.5",
     }
+
+
+@pytest.mark.parametrize("option", [{"optimize_mode": "single-job"}, {"auto_scale": True}])
+def test_either_dlrover_or_a_policy_decides(option: dict[str, Any]) -> None:
+    spec = replace(job(**option).spec, scaling_policy=ScalingPolicy(capacity=CapacityRule()))
+    with pytest.raises(SpecError, match=rf"{next(iter(option))}.*scaling\.policy"):
+        ElasticJobEngine().check(spec)
+    ElasticJobEngine().check(replace(spec, scaling_policy=None))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_elastic.engines.kube.options import options_of
 from airflow_elastic.engines.kube.watch import pod_status as read
 from airflow_elastic.spec.errors import EngineError, SpecError
 from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.scaling.policy import CapacityRule, ScalingPolicy
 from airflow_elastic.spec.status import Asked, JobStatus, Waiting, WorkerPhase
 from tests.support.builders import spec
 
@@ -163,6 +165,13 @@ def test_what_would_decide_in_place_of_the_run_is_refused(options: dict[str, Any
 
 
 FOLLOWING = {"elastic_policy": {"metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}}
+
+
+def test_either_an_autoscaler_of_the_cluster_or_a_policy_decides() -> None:
+    spec = replace(job(**FOLLOWING).spec, scaling_policy=ScalingPolicy(capacity=CapacityRule()))
+    with pytest.raises(SpecError, match=r"elastic_policy\.metrics.*scaling\.policy"):
+        PyTorchJobEngine().check(spec)
+    PyTorchJobEngine().check(replace(spec, scaling_policy=None))
 
 
 def test_with_metrics_the_run_tells_its_own_number_beside_the_workers() -> None:

@@ -1,0 +1,109 @@
+"""Who waits for room that a run's workers have, and how many of them would have to leave. Pure.
+
+Workers leave in the order in which a job loses them: the one with the highest number first. So room on the node of a
+worker with a low number costs many workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from airflow_elastic.engines.kube.capacity.nodes import why_not
+from airflow_elastic.engines.kube.capacity.pods import Amounts, copies, left, plus
+from airflow_elastic.engines.kube.capacity.removal import mark_for
+from airflow_elastic.engines.kube.capacity.view import View, since
+from airflow_elastic.spec.scaling.observation import Claim
+
+Object = Mapping[str, Any]
+
+#: Of the claim on a node that is going to be removed: the priority of what a cluster cannot do without.
+REMOVAL_PRIORITY = 2_000_000_000
+
+#: So many waiting pods and groups are looked at.
+MOST_WAITING = 50
+
+
+class Worker(NamedTuple):
+    """A pod of ours."""
+
+    number: int
+    pod: Object
+
+
+def claims(view: View, own: Sequence[Worker]) -> tuple[Claim, ...]:
+    """The claims on the nodes of these workers: of pods with a higher priority, and by the end of nodes."""
+    return (*_of_nodes(view, own), *_of_pods(view, own))
+
+
+def _of_nodes(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
+    found: Counter[tuple[str, str]] = Counter()
+    for worker in own:
+        node = view.nodes.get(worker.pod["spec"]["nodeName"])
+        mark = None if node is None else mark_for(node, worker.pod["spec"])
+        if node is not None and mark is not None:
+            found[node["metadata"]["name"], mark] += 1
+    for (name, mark), count in sorted(found.items()):
+        began = view.since.get((name, mark), view.at)
+        yield Claim(f"node {name} ({mark})", count, REMOVAL_PRIORITY, max(0.0, view.at - began))
+
+
+def _of_pods(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
+    """In the order of the scheduler: what an earlier claim frees is not there for a later one."""
+    if not own:
+        return
+    priority = max(worker.pod["spec"]["priority"] for worker in own)
+    leaving = sorted(own, key=lambda worker: -worker.number)
+    free = dict(view.free)
+    for group in _groups(view.waiting, priority)[:MOST_WAITING]:
+        found = _leave_for(group, view, free, leaving)
+        if found is None or found[0] == 0:  # with room for them, they wait for something else
+            continue
+        gone, free = found
+        leaving = leaving[gone:]
+        waited = max(0.0, view.at - min(map(since, group)))
+        yield Claim(_name(group), gone, group[0]["spec"]["priority"], waited)
+
+
+def _leave_for(
+    group: Sequence[Object], view: View, free: Mapping[str, Amounts], leaving: Sequence[Worker]
+) -> tuple[int, dict[str, Amounts]] | None:
+    """How many of these workers must leave until there is room for all of a group, and what is free then.
+
+    None: there is no room for it even without them all.
+    """
+    trial, gone = dict(free), 0
+    for pod in group:
+        each = pod["requests"]
+        usable = {name for name, node in view.nodes.items() if why_not(node, pod["spec"]) is None}
+        place = next((name for name in usable if copies(trial[name], each)), None)
+        while place is None:
+            if gone == len(leaving):
+                return None
+            node = leaving[gone].pod["spec"]["nodeName"]
+            trial[node] = plus(trial.get(node, {}), leaving[gone].pod["requests"])
+            gone += 1
+            if node in usable and copies(trial[node], each):
+                place = node
+        trial[place] = left(trial[place], [each])
+    return gone, trial
+
+
+def _groups(waiting: Sequence[Object], priority: int) -> list[list[Object]]:
+    """Waiting pods with a higher priority; those of a gang together."""
+    found: dict[tuple[str, str], list[Object]] = defaultdict(list)
+    for pod in waiting:
+        if pod["spec"]["priority"] > priority:
+            metadata = pod["metadata"]
+            gang = pod["spec"]["gang"]
+            found[metadata["namespace"], f"gang {gang}" if gang else f"pod {metadata['name']}"].append(pod)
+    return sorted(found.values(), key=lambda group: (-group[0]["spec"]["priority"], min(map(since, group))))
+
+
+def _name(group: Sequence[Object]) -> str:
+    first = group[0]
+    namespace, gang = first["metadata"]["namespace"], first["spec"]["gang"]
+    if gang:
+        return f"gang {namespace}/{gang} of {len(group)}"
+    return f"pod {namespace}/{first['metadata']['name']}"
