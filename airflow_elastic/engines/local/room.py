@@ -36,8 +36,8 @@ def room(spec: RunSpec, limits: Collection[str] = ROOM_LIMITS, *, own: int = 0) 
     """See `MeasuresRoom`. Without `workers.resources` a worker takes one processor for each rank.
 
     Free processors are those that this process may use, less the mean number of processes that wanted one in the last
-    minute, or those of the `own` workers if they are more. Free memory is what the machine and our control groups have
-    left. A GPU is free if no process computes on it.
+    minute. The `own` workers take at least what they ask for. Free memory is what the machine and our control groups
+    have left. A GPU is free if no process computes on it.
 
     Raises:
         SpecError: the resources name something else, or are no quantities.

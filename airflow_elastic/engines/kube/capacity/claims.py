@@ -26,7 +26,7 @@ MOST_WAITING = 50
 
 
 class Worker(NamedTuple):
-    """A pod of ours."""
+    """A worker and its pod."""
 
     number: int
     pod: Object

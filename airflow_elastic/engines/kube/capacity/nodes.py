@@ -76,7 +76,7 @@ def why_not(node: Object, pod: Object) -> str | None:
 def tolerated(
     taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]], *, forever: bool = False
 ) -> bool:
-    """Whether a pod with these tolerations bears a taint; with `forever`, without an end."""
+    """Whether a pod with these tolerations may run in spite of a taint; with `forever`, without an end."""
 
     def fits(one: Mapping[str, Any]) -> bool:
         if forever and one.get("tolerationSeconds") is not None:

@@ -23,7 +23,7 @@ _BEFORE_REMOVAL = (
     "node.kubernetes.io/out-of-service",
 )
 
-#: Taints that tell of a node's trouble, which may pass.
+#: Taints for a node's trouble, which may pass.
 _TROUBLE = (
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
