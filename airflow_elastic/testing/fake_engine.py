@@ -2,8 +2,8 @@
 
 It keeps every promise of the protocol, so it passes the conformance suite. What its workers do is said from outside, by
 `end_worker`, `hold`, `release` and `finish`, or by engine options. `seconds`: a job succeeds by itself after so long.
-`waiting`: its workers wait so from the first, e.g. `queued`, until they are released. `capacity`: the
-answer of `capacity`: a mapping with `free`, `claims` and `text`. Or the path of a JSON file with one, read at each look.
+`waiting`: its workers wait so from the first, e.g. `queued`, until they are released. `capacity`: the answer of
+`capacity`, as a mapping with `free`, `claims` and `text`. Or the path of a JSON file with one, read at each look.
 """
 
 from __future__ import annotations
