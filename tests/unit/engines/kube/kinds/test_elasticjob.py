@@ -117,7 +117,9 @@ def test_all_of_the_spec_can_be_said() -> None:
 
 @pytest.mark.parametrize("option", [{"optimize_mode": "single-job"}, {"auto_scale": True}])
 def test_either_dlrover_or_a_policy_decides(option: dict[str, Any]) -> None:
-    spec = replace(job(**option).spec, scaling_policy=ScalingPolicy(capacity=CapacityRule()))
+    spec = replace(
+        job(**option).spec, workers=Workers(2, max=4), scaling_policy=ScalingPolicy(capacity=CapacityRule())
+    )
     with pytest.raises(SpecError, match=rf"{next(iter(option))}.*scaling\.policy"):
         ElasticJobEngine().check(spec)
     ElasticJobEngine().check(replace(spec, scaling_policy=None))
