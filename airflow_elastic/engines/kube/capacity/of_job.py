@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.adapters.kube.errors import Forbidden
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.engines.api import ROOM_LIMITS, Job, Limit, Room
+from airflow_elastic.engines.kube.capacity.asked import Asked
 from airflow_elastic.engines.kube.capacity.claims import Worker, claims
+from airflow_elastic.engines.kube.capacity.queues.waiting import queue_claims
 from airflow_elastic.engines.kube.capacity.reader import Reader
-from airflow_elastic.engines.kube.capacity.room import READERS, RIGHTS, Asked, by_nodes, free_places
+from airflow_elastic.engines.kube.capacity.room import READERS, RIGHTS, by_nodes, free_places
 from airflow_elastic.engines.kube.capacity.view import View
 from airflow_elastic.engines.kube.checks import pod_template
 from airflow_elastic.spec.scaling.observation import Capacity, Claim
@@ -74,10 +76,11 @@ async def _read(reader: Reader, kind: Kind, options: KubeOptions, job: Job) -> C
             limits += await READERS[name](reader, asked)
         except Forbidden as error:
             lacking.append(_needed(name, error))
-    room = Room(tuple(limits))
-    text = "; ".join([*lacking, *([str(room)] if limits else [])])
-    at = seen.at or reader.now()
-    return Capacity(at, None if lacking else room.workers, text, found, pools)
+    at, room = seen.at or reader.now(), Room(tuple(limits))
+    queue = await queue_claims(reader, asked, job.name, own, at)
+    free = None if lacking else room.workers
+    notes = [*lacking, *([str(room)] if limits else []), *([queue.lacking] if queue.lacking else [])]
+    return Capacity(at, free, "; ".join(notes), (*found, *queue.claims), pools)
 
 
 def workers(seen: View, kind: Kind, options: KubeOptions, job: Job) -> list[Worker]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.adapters.kube import Missing
 from airflow_elastic.adapters.kube.errors import Forbidden
 from airflow_elastic.adapters.kube.hub import hub
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.engines.api import ROOM_LIMITS, Job, Limit, Room
 from airflow_elastic.engines.kube.capacity import nodes as on_nodes
 from airflow_elastic.engines.kube.capacity import quotas
+from airflow_elastic.engines.kube.capacity.asked import Asked
 from airflow_elastic.engines.kube.capacity.pods import requested
-from airflow_elastic.engines.kube.capacity.reader import EVERYWHERE, Reader
+from airflow_elastic.engines.kube.capacity.queues.limits import queue_limits
+from airflow_elastic.engines.kube.capacity.reader import Reader
 from airflow_elastic.engines.kube.checks import pod_template
-from airflow_elastic.spec.errors import EngineError, InvalidInput
+from airflow_elastic.spec.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,18 +30,12 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue", needs="Kueue 0.15 or newer")
-CLUSTER_QUEUES = Resource(
-    "kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", needs="Kueue 0.15 or newer"
-)
-VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", needs="Volcano")
-
 #: What must be granted to see each limit.
 RIGHTS = {
     "nodes": "`list nodes` and `list pods` in all namespaces (a ClusterRole)",
     "quotas": "`list resourcequotas` in the namespace of the workers",
     "queue": "`get localqueues.kueue.x-k8s.io` in the namespace of the workers, `get` and `list "
-    "clusterqueues.kueue.x-k8s.io`; with Volcano `get queues.scheduling.volcano.sh`",
+    "clusterqueues.kueue.x-k8s.io`; with Volcano `get` and `list queues.scheduling.volcano.sh`",
 }
 
 
@@ -51,20 +46,6 @@ async def cluster_room(
     pod = pod_template(kind, Job("s3://bucket/run", spec, 1, spec.workers.count), options)
     async with hub(access) as shared:
         return await measure(Reader(shared, 0), Asked(pod, options), limits)
-
-
-class Asked(NamedTuple):
-    """The worker for which room is looked for.
-
-    Attributes:
-        pod: the `spec` of its pod.
-        options: name the namespace, the queue and the topology.
-        own: the nodes that the run uses already.
-    """
-
-    pod: Mapping[str, Any]
-    options: KubeOptions
-    own: frozenset[str] = frozenset()
 
 
 async def measure(reader: Reader, asked: Asked, limits: Collection[str] = ROOM_LIMITS) -> Room:
@@ -124,54 +105,8 @@ async def _quotas(reader: Reader, asked: Asked) -> list[Limit]:
     return found
 
 
-async def _queue(reader: Reader, asked: Asked) -> list[Limit]:
-    options, each = asked.options, requested(asked.pod)
-    if options.queue is None:
-        return []
-    if options.queueing == "volcano":
-        queue = await _found(reader, VOLCANO_QUEUES, EVERYWHERE, options.queue)
-        count = quotas.by_capability(queue, each)
-        if (state := (queue.get("status") or {}).get("state", "Open")) != "Open":
-            return [Limit("queue", 0, f"the queue {options.queue} is {state}")]
-        text = f"the capability of the queue {options.queue}"
-        return [] if count is None else [Limit("queue", count, text)]
-    if options.by_kueue:
-        local = await _found(reader, LOCAL_QUEUES, options.namespace, options.queue)
-        queue = await _found(reader, CLUSTER_QUEUES, EVERYWHERE, local["spec"]["clusterQueue"])
-        return await _kueue(reader, local, queue, each)
-    return []
-
-
-async def _kueue(
-    reader: Reader, local: Mapping[str, Any], queue: Mapping[str, Any], each: Mapping[str, Decimal]
-) -> list[Limit]:
-    name = queue["metadata"]["name"]
-    for one, what in ((local, "LocalQueue"), (queue, "ClusterQueue")):
-        if (policy := one["spec"].get("stopPolicy", "None")) != "None":
-            return [
-                Limit("queue", 0, f"the {what} {one['metadata']['name']} is stopped (stopPolicy {policy})")
-            ]
-    if lacking := quotas.uncovered(queue, each):
-        return [Limit("queue", 0, f"the ClusterQueue {name} has no quota for {', '.join(lacking)}")]
-    cohort = quotas.cohort_of(queue)
-    members = await reader.list(CLUSTER_QUEUES, EVERYWHERE) if cohort else []
-    same = [one for one in members if quotas.cohort_of(one) == cohort]
-    waiting = (queue.get("status") or {}).get("pendingWorkloads") or 0
-    text = f"the free quota of the ClusterQueue {name}"
-    if waiting:
-        text += f", in which {waiting} workload{'s wait' if waiting > 1 else ' waits'} already"
-    return [Limit("queue", quotas.by_cluster_queue(queue, same, each), text)]
-
-
 #: How each limit is read.
-READERS = {"nodes": _nodes, "quotas": _quotas, "queue": _queue}
-
-
-async def _found(reader: Reader, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-    try:
-        return await reader.get(resource, namespace, name)
-    except Missing as error:
-        raise InvalidInput(f"engine_options.queue: {error}; create it, or name another queue") from error
+READERS = {"nodes": _nodes, "quotas": _quotas, "queue": queue_limits}
 
 
 def _limits(pod: Mapping[str, Any]) -> Mapping[str, Decimal]:

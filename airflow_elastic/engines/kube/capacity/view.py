@@ -33,6 +33,7 @@ class View:
         free: what is left of each node beside the pods that are there, and those that are about to come.
         placed: pods that have a node, and have not ended.
         waiting: pods that the scheduler could not place.
+        unplaced: all pods without a node, these too.
         since: since when a node has had a mark of its removal, by the name of the node and the mark.
     """
 
@@ -41,6 +42,7 @@ class View:
     free: Mapping[str, Amounts] = field(default_factory=dict)
     placed: Sequence[Object] = ()
     waiting: Sequence[Object] = ()
+    unplaced: Sequence[Object] = ()
     since: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def own(self, namespace: str, label: str, name: str) -> list[Object]:
@@ -65,30 +67,28 @@ def view(at: float, nodes: Iterable[Object], pods: Iterable[Object], former: Vie
     """
     by_name = {node["metadata"]["name"]: node for node in nodes}
     taken: dict[str, list[Amounts]] = defaultdict(list)
-    placed, waiting, new = [], [], []
+    placed: list[Object] = []
+    unplaced: list[Object] = []
+    waiting, new = [], []
     for pod in pods:
         if pod["status"]["phase"] in _ENDED:
             continue
-        node = pod["spec"]["nodeName"]
-        if node:
-            placed.append(pod)
-        elif pod["spec"]["schedulingGates"]:
-            continue
-        elif pod["status"]["nominated"]:  # others are being ended for it
-            node = pod["status"]["nominated"]
-        elif pod["status"]["refused"]:
-            waiting.append(pod)
-        elif at - since(pod) < NEW_SECONDS:
-            new.append(pod)
-        if node:
+        spec, status = pod["spec"], pod["status"]
+        (placed if spec["nodeName"] else unplaced).append(pod)
+        # For a nominated pod others are being ended.
+        if node := spec["nodeName"] or (None if spec["schedulingGates"] else status["nominated"]):
             taken[node].append(pod["requests"])
+        elif status["refused"] and not spec["schedulingGates"]:
+            waiting.append(pod)
+        elif not spec["schedulingGates"] and at - since(pod) < NEW_SECONDS:
+            new.append(pod)
     whole = {name: amounts(node["status"]["allocatable"]) for name, node in by_name.items()}
     free: dict[str, Amounts] = {name: left(each, taken[name]) for name, each in whole.items()}
     for pod in new[:MOST_NEW]:
         place(free, by_name, pod)
     known = former.since if former is not None else {}
     marked = {(name, mark) for name, node in by_name.items() for mark in marks(node)}
-    return View(at, by_name, free, placed, waiting, {one: known.get(one, at) for one in marked})
+    return View(at, by_name, free, placed, waiting, unplaced, {one: known.get(one, at) for one in marked})
 
 
 def place(free: dict[str, Amounts], nodes: Mapping[str, Object], pod: Object) -> bool:

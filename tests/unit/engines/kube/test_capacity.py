@@ -176,50 +176,5 @@ def test_a_quota_of_a_namespace() -> None:
     assert quotas.by_quota(quota({"pods": "0"}, scopes=["BestEffort"]), each, {}) is None
 
 
-def cluster_queue(name: str, *, cohort: str | None = None, used: str = "0", **limits: str) -> dict[str, Any]:
-    resource = {"name": GPU, "nominalQuota": "4", **{f"{key}Limit": value for key, value in limits.items()}}
-    group = {"coveredResources": [GPU], "flavors": [{"name": "a100", "resources": [resource]}]}
-    reserved = [{"name": "a100", "resources": [{"name": GPU, "total": used}]}]
-    return {
-        "metadata": {"name": name},
-        "spec": {"cohortName": cohort, "resourceGroups": [group]},
-        "status": {"flavorsReservation": reserved},
-    }
-
-
-def test_a_queue_of_kueue_and_what_it_may_borrow() -> None:
-    each = requested(worker(gpu="1"))
-    alone = cluster_queue("a", used="1")
-    assert quotas.by_cluster_queue(alone, [], each) == 3
-
-    def room(own: dict[str, Any], *others: dict[str, Any]) -> int:
-        return quotas.by_cluster_queue(own, [own, *others], each)
-
-    own = cluster_queue("a", cohort="c", used="1")
-    assert room(own, cluster_queue("b", cohort="c", used="1")) == 6
-    assert room(own, cluster_queue("b", cohort="c", used="6")) == 1, "another one has borrowed"
-    assert room(own, cluster_queue("b", cohort="c", lending="1")) == 4
-    assert room(own, cluster_queue("b", cohort="c", lending="1", used="2")) == 4, (
-        "it uses first what it never lends"
-    )
-    limited = cluster_queue("a", cohort="c", used="1", borrowing="1")
-    assert room(limited, cluster_queue("b", cohort="c")) == 4
-    assert quotas.by_cluster_queue(alone, [], requested(worker(gpu="1", cpu="1"))) == 0
-    assert quotas.uncovered(alone, requested(worker(gpu="1", cpu="1"))) == ["cpu"]
-
-
-def test_the_flavor_with_the_most_room_counts() -> None:
-    queue = cluster_queue("a", used="4")
-    more = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": "2"}]}
-    queue["spec"]["resourceGroups"][0]["flavors"].append(more)
-    assert quotas.by_cluster_queue(queue, [], requested(worker(gpu="1"))) == 2
-
-
-def test_a_queue_of_volcano() -> None:
-    queue = {"spec": {"capability": {"cpu": "10"}}, "status": {"allocated": {"cpu": "4500m"}}}
-    assert quotas.by_capability(queue, requested(worker(cpu="2"))) == 2
-    assert quotas.by_capability({"spec": {}}, requested(worker(cpu="2"))) is None
-
-
 def test_nothing_fits_into_less_than_nothing() -> None:
     assert copies(left({"cpu": Decimal(1)}, [{"cpu": Decimal(2)}]), {"cpu": Decimal(1)}) == 0
