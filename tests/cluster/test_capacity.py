@@ -1,25 +1,29 @@
-"""The room that is counted is the room that a real scheduler finds."""
+"""The room that is counted is the room that a real scheduler finds, and who waits for it is named."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_elastic.adapters.kube import Client
-from airflow_elastic.adapters.kube.resources import PODS
+from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import find_engine
+from airflow_elastic.engines.api import Job
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 from airflow_elastic.spec.run import RunSpec, Workers
+from airflow_elastic.spec.scaling.observation import Claim
+from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.kubernetes import kube
 from tests.support.kubernetes.cluster import documented_rights, pod_spec
-from tests.support.kubernetes.kueue import GPU, QUEUE, a_queue
+from tests.support.kubernetes.kueue import CLUSTER_QUEUES, GPU, QUEUE, a_queue, urgent
 from tests.support.machine.patience import until_async
 
 
@@ -78,6 +82,103 @@ async def test_the_quota_of_a_queue_counts(
             await engine().room(spec_of({**options, "queue": "nonesuch"}, memory="1Gi"))
 
 
+@contextlib.asynccontextmanager
+async def started(spec: RunSpec, folder: Path) -> AsyncIterator[Job]:
+    """A job whose two workers run."""
+    job = Job(str(folder / "run"), spec, 1, 2)
+    try:
+        await engine().submit(job)
+        await until(engine(), job, running(2))
+        yield job
+    finally:
+        await engine().delete(job, 0.0)
+        await engine().close(job)
+
+
+async def claims_of(job: Job) -> dict[str, int]:
+    return {claim.name: claim.workers for claim in (await engine().capacity(job)).claims}
+
+
+async def test_pods_of_a_higher_priority_and_cordoned_nodes_claim_workers(
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+    pod_options: dict[str, Any],
+    shared_folder: Path,
+) -> None:
+    """Workers take a third of a node each, and others what is left."""
+    spec = spec_of({**pod_options, "namespace": namespace}, memory="7Gi")
+    async with started(spec, shared_folder) as job:
+        before = await engine().capacity(job)
+        assert before.free, before.text
+        assert before.free == (await engine().room(spec)).workers
+        assert sum(before.pools.values()) == before.free
+        assert before.claims == ()
+        container = {"name": "c", "image": "any", "resources": {"requests": {"memory": "7Gi"}}}
+        body = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]}}
+        for number in range(before.free):
+            await client.create(PODS, namespace, {**body, "metadata": {"name": f"p{number}"}})
+        full = await engine().capacity(job)
+        assert (full.free, full.claims) == (0, ()), "also while the scheduler has not placed them"
+        highest = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": namespace},
+            "value": 1000,
+            "preemptionPolicy": "Never",
+        }
+        kubectl("apply", "-f", "-", stdin=json.dumps(highest))
+        try:
+            high = {"containers": [container], "priorityClassName": namespace}
+            await client.create(PODS, namespace, {**body, "spec": high, "metadata": {"name": "urgent"}})
+
+            async def claimed() -> dict[str, int] | None:
+                return await claims_of(job) or None
+
+            assert await until_async(claimed, "a claim") == {f"pod {namespace}/urgent": 1}
+            await client.delete(PODS, namespace, "urgent", grace_seconds=0)
+            assert await claims_of(job) == {}
+        finally:
+            kubectl("delete", "priorityclass", namespace)
+        status = await until(engine(), job, running(2))
+        node = status.workers[0].node
+        assert node is not None
+        kubectl("cordon", node)
+        try:
+            there = sum(worker.node == node for worker in status.workers)
+            assert await claims_of(job) == {f"node {node} (it is cordoned)": there}
+        finally:
+            kubectl("uncordon", node)
+        assert await claims_of(job) == {}
+
+
+async def test_a_workload_of_a_higher_priority_claims_quota(
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+    pod_options: dict[str, Any],
+    shared_folder: Path,
+) -> None:
+    async with a_queue(namespace, client, kubectl) as own:
+        waits = {"spec": {"preemption": {"withinClusterQueue": "Never"}}}
+        await client.patch(CLUSTER_QUEUES, "", own, waits)
+        options = {**pod_options, "namespace": namespace, "queue": QUEUE, "queue_priority": f"low-{own}"}
+        spec = spec_of(options, **{GPU: "1", "memory": "512Mi"})
+        async with started(spec, shared_folder) as job:
+            found = await engine().capacity(job)
+            assert (found.free, found.claims) == (0, ()), found.text
+            image = str(pod_options["image"])
+            await client.create(JOBS, namespace, urgent(own, image))
+
+            async def claimed() -> Claim | None:
+                return next(iter((await engine().capacity(job)).claims), None)
+
+            claim = await until_async(claimed, "a claim")
+            assert (claim.workers, claim.priority) == (2, 1000)
+            assert claim.name.startswith(f"workload {namespace}/job-urgent")
+            await client.delete(JOBS, namespace, "urgent")
+
+
 async def test_rights_that_are_missing_are_named_and_the_documented_ones_are_enough(
     account: Callable[..., Awaitable[kube.Account]],
     kubectl: kube.Kubectl,
@@ -90,6 +191,10 @@ async def test_rights_that_are_missing_are_named_and_the_documented_ones_are_eno
     spec = spec_of(pod_options, memory="1Gi")
     with pytest.raises(EngineError, match=r"`list nodes`.*limits=\['quotas', 'queue'\]"):
         await poor.room(spec)
+    unknown = await poor.capacity(Job("s3://bucket/run", spec, 1, 2))
+    assert unknown.free is None
+    assert "Grant `list nodes` and `list pods`" in unknown.text
+    assert "Grant `list resourcequotas`" in unknown.text
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -101,6 +206,7 @@ async def test_rights_that_are_missing_are_named_and_the_documented_ones_are_eno
         whose = f"--serviceaccount={namespace}:{theirs.name}"
         kubectl("create", "clusterrolebinding", namespace, f"--clusterrole={namespace}", whose)
         assert (await poor.room(spec)).workers
+        assert (await poor.capacity(Job("s3://bucket/run", spec, 1, 2))).free
     finally:
         kubectl("delete", "clusterrolebinding,clusterrole", namespace, "--ignore-not-found")
 
