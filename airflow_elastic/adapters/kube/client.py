@@ -215,14 +215,14 @@ class Client:
             "spec": {"resourceAttributes": asked},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        said = _parsed(await self._bytes("POST", path, _RIGHTS, body=body), _RIGHTS)
+        said = parsed(await self._bytes("POST", path, _RIGHTS, body=body), _RIGHTS)
         return bool(said["status"]["allowed"])
 
     async def knows(self, resource: Resource) -> bool:
         """Whether the cluster has this kind of object."""
         group = f"/apis/{resource.group}" if resource.group else "/api"
         try:
-            said = _parsed(await self._bytes("GET", f"{group}/{resource.version}", _KINDS), _KINDS)
+            said = parsed(await self._bytes("GET", f"{group}/{resource.version}", _KINDS), _KINDS)
         except (Missing, NoSuchKind):
             return False
         return any(found["name"] == resource.plural for found in said["resources"])
@@ -232,7 +232,7 @@ class Client:
         group = f"apis/{resource.group}" if resource.group else "api"
         try:
             path = f"/openapi/v3/{group}/{resource.version}"
-            said = _parsed(await self._bytes("GET", path, _KINDS), _KINDS)
+            said = parsed(await self._bytes("GET", path, _KINDS), _KINDS)
         except KubeError as error:
             if error.status == 404:  # empty, and not a Status, for a while after a kind was registered
                 return {}
@@ -282,7 +282,7 @@ class Client:
         content: str | None = None,
     ) -> dict[str, Any]:
         try:
-            return _parsed(await self._bytes(method, path, what, query, body, content), what)
+            return parsed(await self._bytes(method, path, what, query, body, content), what)
         except KubeError as error:
             raise named(error, resource) from None
 
@@ -370,17 +370,6 @@ async def _events(answer: aiohttp.ClientResponse, what: str) -> AsyncIterator[di
                 status = event["object"]
                 raise error_of(status.get("code", 500), json.dumps(status).encode(), what)
             yield event
-
-
-def _parsed(data: bytes, what: str) -> dict[str, Any]:
-    try:
-        plain = json.loads(data)
-    except ValueError:
-        plain = None
-    if not isinstance(plain, dict):
-        said = data[:200].decode(errors="replace")
-        raise KubeError(f"cannot {what} for now: what answers is no API server; it says {said!r}")
-    return plain
 
 
 def _within(namespace: str) -> str:

@@ -98,6 +98,18 @@ def named(error: KubeError, resource: Resource) -> KubeError:
     return error
 
 
+def parsed(data: bytes, what: str) -> dict[str, Any]:
+    """The object in an answer. Raises KubeError if something else answers than an API server."""
+    try:
+        plain = json.loads(data)
+    except ValueError:
+        plain = None
+    if not isinstance(plain, dict):
+        said = data[:200].decode(errors="replace")
+        raise KubeError(f"cannot {what} for now: what answers is no API server; it says {said!r}")
+    return plain
+
+
 def _not_found(plain: dict[str, Any], body: bytes, what: str) -> KubeError:
     """The API server answers with a Status, or with four words of plain text; any other answer is from a proxy."""
     if plain.get("reason") == "NotFound":
