@@ -24,6 +24,7 @@ from airflow_elastic.adapters.kube.errors import (
     NoSuchKind,
     error_of,
     named,
+    parsed,
 )
 from airflow_elastic.adapters.kube.resources import Resource
 from airflow_elastic.spec.errors import EngineError
