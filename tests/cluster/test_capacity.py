@@ -15,7 +15,9 @@ from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
 from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.api import Job
+from airflow_elastic.engines.kube.capacity.queues.limits import COHORTS
 from airflow_elastic.engines.kube.engine import KubeEngine
+from airflow_elastic.engines.kube.queues.kueue import WORKLOADS
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 from airflow_elastic.spec.run import RunSpec, Workers
@@ -23,7 +25,7 @@ from airflow_elastic.spec.scaling.observation import Claim
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.kubernetes import kube
 from tests.support.kubernetes.cluster import documented_rights, pod_spec
-from tests.support.kubernetes.kueue import CLUSTER_QUEUES, GPU, QUEUE, a_queue, urgent
+from tests.support.kubernetes.kueue import CLUSTER_QUEUES, GPU, QUEUE, a_queue, body_of, urgent
 from tests.support.machine.patience import until_async
 
 
@@ -177,6 +179,82 @@ async def test_a_workload_of_a_higher_priority_claims_quota(
             assert (claim.workers, claim.priority) == (2, 1000)
             assert claim.name.startswith(f"workload {namespace}/job-urgent")
             await client.delete(JOBS, namespace, "urgent")
+
+
+async def test_kueue_admits_as_many_as_are_counted_with_what_cohorts_lend(
+    namespace: str, client: Client, kubectl: kube.Kubectl, pod_options: dict[str, Any]
+) -> None:
+    """The queue has 2 GPUs, its cohort 2 more and may borrow 1, of what the cohort beside it lends (1) and the root."""
+    async with a_queue(namespace, client, kubectl) as own:
+
+        def quota(amount: int, **limits: str) -> list[dict[str, Any]]:
+            resources = [{"name": GPU, "nominalQuota": str(amount), **limits}]
+            return [{"coveredResources": [GPU], "flavors": [{"name": own, "resources": resources}]}]
+
+        beside = body_of(
+            CLUSTER_QUEUES, f"{own}-b", spec={"cohortName": f"{own}-d", "resourceGroups": quota(3)}
+        )
+        cohorts = [
+            body_of(COHORTS, f"{own}-root", spec={"resourceGroups": quota(1)}),
+            body_of(
+                COHORTS,
+                f"{own}-c",
+                spec={"parentName": f"{own}-root", "resourceGroups": quota(2, borrowingLimit="1")},
+            ),
+            body_of(
+                COHORTS,
+                f"{own}-d",
+                spec={"parentName": f"{own}-root", "resourceGroups": quota(0, lendingLimit="1")},
+            ),
+        ]
+        everything = {"apiVersion": "v1", "kind": "List", "items": [*cohorts, beside]}
+        kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(everything))
+        try:
+            await client.patch(CLUSTER_QUEUES, "", own, {"spec": {"cohortName": f"{own}-c"}})
+            spec = spec_of({**pod_options, "namespace": namespace, "queue": QUEUE}, **{GPU: "1"})
+            counted = (await engine().room(spec, limits=["queue"])).workers
+            assert counted == 5
+            image = str(pod_options["image"])
+            for number in range(counted + 2):
+                await client.create(JOBS, namespace, one_gpu(f"j{number}", image))
+
+            async def all_looked_at() -> list[bool] | None:
+                jobs, _ = await client.list(JOBS, namespace)
+                workloads, _ = await client.list(WORKLOADS, namespace)
+                told = [quota_of(one) for one in workloads]
+                said = [one for one in told if one is not None]
+                return said if len(said) == len(jobs) else None
+
+            admitted = await until_async(all_looked_at, "Kueue to have looked at each job")
+            assert sum(admitted) == counted
+
+            async def used_up() -> bool | None:  # a ClusterQueue's status comes a moment later
+                return (await engine().room(spec, limits=["queue"])).workers == 0 or None
+
+            await until_async(used_up, "no room")
+        finally:
+            kubectl("delete", "--wait=false", "clusterqueue", f"{own}-b")
+            for one in cohorts:
+                kubectl(
+                    "delete",
+                    "--wait=false",
+                    f"cohorts.{COHORTS.version}.{COHORTS.group}",
+                    one["metadata"]["name"],
+                )
+
+
+def one_gpu(name: str, image: str) -> dict[str, Any]:
+    """Somebody's job in the queue."""
+    body = urgent("", image)
+    limits = {GPU: "1"}
+    body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": limits, "limits": limits}
+    return {**body, "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": QUEUE}}}
+
+
+def quota_of(workload: dict[str, Any]) -> bool | None:
+    """Whether a workload is admitted; None while Kueue has not said."""
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    return next((one["status"] == "True" for one in conditions if one["type"] == "QuotaReserved"), None)
 
 
 async def test_rights_that_are_missing_are_named_and_the_documented_ones_are_enough(

@@ -98,7 +98,7 @@ async def _quotas(reader: Reader, asked: Asked) -> list[Limit]:
     each, limits, namespace = requested(asked.pod), _limits(asked.pod), asked.options.namespace
     found = []
     for quota in await reader.list(QUOTAS, namespace):
-        count = quotas.by_quota(quota, each, limits)
+        count = quotas.by_quota(quota, each, limits) if quotas.applies(quota, asked.pod) else None
         if count is not None:
             text = f"the quota {quota['metadata']['name']} of namespace {namespace}"
             found.append(Limit("quotas", count, text))

@@ -132,7 +132,14 @@ def slim_pod(pod: dict[str, Any]) -> dict[str, Any]:
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     waits = [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]
     annotations = metadata.get("annotations") or {}
-    kept = ("nodeSelector", "tolerations", "overhead", "resources")
+    kept = (
+        "nodeSelector",
+        "tolerations",
+        "overhead",
+        "resources",
+        "priorityClassName",
+        "activeDeadlineSeconds",
+    )
     affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     gang = (spec.get("schedulingGroup") or {}).get("podGroupName") or annotations.get(
         "scheduling.k8s.io/group-name"

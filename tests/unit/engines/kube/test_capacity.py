@@ -173,7 +173,29 @@ def test_a_quota_of_a_namespace() -> None:
     assert quotas.by_quota(quota({"pods": "3"}, {"pods": "5"}), each, {}) == 0
     assert quotas.by_quota(quota({"services": "3"}), each, {}) is None
     assert quotas.by_quota(quota({"limits.cpu": "8"}), each, {"cpu": Decimal(4)}) == 2
-    assert quotas.by_quota(quota({"pods": "0"}, scopes=["BestEffort"]), each, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("scopes", "counts"),
+    [
+        ({}, True),
+        ({"scopes": ["BestEffort"]}, False),
+        ({"scopes": ["NotBestEffort", "NotTerminating"]}, True),
+        ({"scopes": ["NotBestEffort", "Terminating"]}, False),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, False),
+        ({"scopes": ["PriorityClass"]}, True),
+        ({"operator": "In", "values": ["high", "low"]}, True),
+        ({"operator": "NotIn", "values": ["low"]}, False),
+        ({"operator": "DoesNotExist"}, False),
+    ],
+)
+def test_a_quota_counts_the_pods_of_its_scopes(scopes: dict[str, Any], counts: bool) -> None:
+    told = {"scopeName": "PriorityClass", **scopes}
+    spec = scopes if "operator" not in scopes else {"scopeSelector": {"matchExpressions": [told]}}
+    one = {**worker(cpu="1"), "priorityClassName": "low"}
+    assert quotas.applies({"spec": spec}, one) is counts
+    slimmed = slim_pod({"metadata": {"name": "p"}, "spec": one})["spec"]
+    assert quotas.applies({"spec": spec}, slimmed) is counts
 
 
 def test_nothing_fits_into_less_than_nothing() -> None:
