@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from airflow_elastic.engines.kube.capacity.nodes import why_not
 from airflow_elastic.engines.kube.capacity.pods import Amounts, copies, left, plus
 from airflow_elastic.engines.kube.capacity.removal import mark_for
 from airflow_elastic.engines.kube.capacity.view import View, since
@@ -55,7 +54,7 @@ def _of_pods(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
         return
     priority = max(worker.pod["spec"]["priority"] for worker in own)
     leaving = sorted(own, key=lambda worker: -worker.number)
-    free = dict(view.free)
+    free: dict[str, Amounts] = {}
     for group in _groups(view.waiting, priority)[:MOST_WAITING]:
         found = _leave_for(group, view, free, leaving)
         if found is None or found[0] == 0:  # with room for them, they wait for something else
@@ -71,22 +70,24 @@ def _leave_for(
 ) -> tuple[int, dict[str, Amounts]] | None:
     """How many of these workers must leave until there is room for all of a group, and what is free then.
 
-    None: there is no room for it even without them all.
+    None: there is no room for it even without them all. `free` has the nodes where something else is free than in the
+    view.
     """
     trial, gone = dict(free), 0
     for pod in group:
-        each = pod["requests"]
-        usable = {name for name, node in view.nodes.items() if why_not(node, pod["spec"]) is None}
-        place = next((name for name in usable if copies(trial[name], each)), None)
+        each, usable = pod["requests"], view.usable(pod["spec"])
+        fits = (name for name in view.fitting(pod["spec"], each) if name not in trial)
+        changed = (name for name in sorted(trial) if name in usable and copies(trial[name], each))
+        place = next(fits, None) or next(changed, None)
         while place is None:
             if gone == len(leaving):
                 return None
             node = leaving[gone].pod["spec"]["nodeName"]
-            trial[node] = plus(trial.get(node, {}), leaving[gone].pod["requests"])
+            trial[node] = plus(trial.get(node) or view.free.get(node, {}), leaving[gone].pod["requests"])
             gone += 1
             if node in usable and copies(trial[node], each):
                 place = node
-        trial[place] = left(trial[place], [each])
+        trial[place] = left(trial.get(place) or view.free[place], [each])
     return gone, trial
 
 

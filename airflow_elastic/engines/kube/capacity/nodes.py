@@ -10,26 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow_elastic.engines.kube.capacity.pods import Amounts, copies
-
 Object = Mapping[str, Any]
 
 _HOLD_OFF = ("NoSchedule", "NoExecute")
-
-
-def places(
-    free: Mapping[str, Amounts], nodes: Mapping[str, Object], pod: Object, each: Amounts
-) -> dict[str, int]:
-    """How many more such pods each node has room for, by its name; nodes that it may not use are left out.
-
-    Args:
-        free: what is left of each node.
-        nodes: by name.
-        pod: the `spec` of the new pod.
-        each: what it requests.
-    """
-    usable = (name for name, node in nodes.items() if why_not(node, pod) is None)
-    return {name: copies(free[name], each) for name in usable}
 
 
 def in_one_domain(

@@ -13,7 +13,7 @@ from airflow_elastic.engines.api import ROOM_LIMITS, Job, Limit, Room
 from airflow_elastic.engines.kube.capacity import nodes as on_nodes
 from airflow_elastic.engines.kube.capacity import quotas
 from airflow_elastic.engines.kube.capacity.asked import Asked
-from airflow_elastic.engines.kube.capacity.pods import requested
+from airflow_elastic.engines.kube.capacity.pods import copies, requested
 from airflow_elastic.engines.kube.capacity.queues.limits import queue_limits
 from airflow_elastic.engines.kube.capacity.reader import Reader
 from airflow_elastic.engines.kube.checks import pod_template
@@ -77,8 +77,7 @@ async def _nodes(reader: Reader, asked: Asked) -> list[Limit]:
 def by_nodes(seen: View, asked: Asked) -> Limit:
     """How many workers fit on the nodes of a cluster."""
     places, topology = free_places(seen, asked), asked.options.topology
-    usable = sum(on_nodes.why_not(node, asked.pod) is None for node in seen.nodes.values())
-    where = f"{usable} of {len(seen.nodes)} nodes may be used"
+    where = f"{len(seen.usable(asked.pod))} of {len(seen.nodes)} nodes may be used"
     if topology is not None:
         which = "that the run uses" if asked.own else "with the most room"
         where += f", {len(places)} of them in the {topology} {which}"
@@ -89,7 +88,8 @@ def by_nodes(seen: View, asked: Asked) -> Limit:
 
 def free_places(seen: View, asked: Asked) -> dict[str, int]:
     """How many workers fit on each node that they may use."""
-    places = on_nodes.places(seen.free, seen.nodes, asked.pod, requested(asked.pod))
+    each = requested(asked.pod)
+    places = {name: copies(seen.free[name], each) for name in sorted(seen.usable(asked.pod))}
     topology = asked.options.topology
     return places if topology is None else on_nodes.in_one_domain(places, seen.nodes, topology, asked.own)
 

@@ -44,6 +44,24 @@ class View:
     waiting: Sequence[Object] = ()
     unplaced: Sequence[Object] = ()
     since: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    _known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def usable(self, pod: Object) -> frozenset[str]:
+        """The nodes that a pod with this `spec` may use, whatever is free there. Many pods are alike."""
+        key = ("usable", *(repr(pod.get(name)) for name in ("nodeSelector", "tolerations", "affinity")))
+        if key not in self._known:
+            self._known[key] = frozenset(n for n, node in self.nodes.items() if why_not(node, pod) is None)
+        found: frozenset[str] = self._known[key]
+        return found
+
+    def fitting(self, pod: Object, each: Amounts) -> tuple[str, ...]:
+        """Those of them, by name, that have room for a pod with these requests."""
+        usable = self.usable(pod)
+        key = ("fitting", str(id(usable)), repr(sorted(each.items())))
+        if key not in self._known:
+            self._known[key] = tuple(sorted(name for name in usable if copies(self.free[name], each)))
+        found: tuple[str, ...] = self._known[key]
+        return found
 
     def own(self, namespace: str, label: str, name: str) -> list[Object]:
         """The placed pods of one job that are not about to end."""
@@ -70,9 +88,10 @@ def view(at: float, nodes: Iterable[Object], pods: Iterable[Object], former: Vie
     placed: list[Object] = []
     unplaced: list[Object] = []
     waiting, new = [], []
-    for pod in pods:
-        if pod["status"]["phase"] in _ENDED:
+    for slim in pods:
+        if slim["status"]["phase"] in _ENDED:
             continue
+        pod = {**slim, "requests": requested(slim["spec"])}
         spec, status = pod["spec"], pod["status"]
         (placed if spec["nodeName"] else unplaced).append(pod)
         # For a nominated pod others are being ended.
@@ -128,7 +147,7 @@ def slim_node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def slim_pod(pod: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a pod that are read, and what it requests. There may be tens of thousands."""
+    """The parts of a pod that are read. There may be tens of thousands."""
     metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     waits = [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]
     annotations = metadata.get("annotations") or {}
@@ -170,5 +189,4 @@ def slim_pod(pod: dict[str, Any]) -> dict[str, Any]:
             "nominated": status.get("nominatedNodeName"),
             "refused": any(c["status"] == "False" and c.get("reason") == "Unschedulable" for c in waits),
         },
-        "requests": requested(spec),
     }

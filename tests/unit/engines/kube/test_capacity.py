@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_elastic.engines.kube.capacity import nodes, quotas
+from airflow_elastic.engines.kube.capacity.asked import Asked
 from airflow_elastic.engines.kube.capacity.pods import copies, left, requested
+from airflow_elastic.engines.kube.capacity.room import free_places
 from airflow_elastic.engines.kube.capacity.view import slim_node, slim_pod, view
+from airflow_elastic.engines.kube.options import KubeOptions
 
 GPU = "nvidia.com/gpu"
 
@@ -44,7 +47,7 @@ def pod(node_name: str | None = None, phase: str = "Running", **requests: str) -
 
 def places(there: list[dict[str, Any]], pods: list[dict[str, Any]], one: dict[str, Any]) -> dict[str, int]:
     seen = view(1e9, map(slim_node, there), map(slim_pod, pods))
-    return nodes.places(seen.free, seen.nodes, one, requested(one))
+    return free_places(seen, Asked(one, KubeOptions(image="any")))
 
 
 def worker(**requests: str) -> dict[str, Any]:

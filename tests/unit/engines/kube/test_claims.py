@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_elastic.engines.kube.capacity.asked import Asked
 from airflow_elastic.engines.kube.capacity.claims import REMOVAL_PRIORITY, Worker, claims
-from airflow_elastic.engines.kube.capacity.nodes import places
 from airflow_elastic.engines.kube.capacity.pods import requested
+from airflow_elastic.engines.kube.capacity.room import free_places
 from airflow_elastic.engines.kube.capacity.view import View, slim_node, slim_pod, view
+from airflow_elastic.engines.kube.options import KubeOptions
 from airflow_elastic.spec.scaling.observation import Claim
 
 NOW = 1_800_000_000.0
@@ -147,7 +149,7 @@ def test_pods_that_are_about_to_come_take_room() -> None:
 
     def free(*pods: Any) -> dict[str, int]:
         found = seen(there, list(pods))
-        return places(found.free, found.nodes, one, requested(one))
+        return free_places(found, Asked(one, KubeOptions(image="any")))
 
     assert free() == {"a": 4}
     assert free(pod("new", 2, **new)) == {"a": 3}
@@ -188,7 +190,7 @@ def test_when_the_claimed_workers_leave_the_claims_can_be_placed(
         assert sum(pod_cpu(one) for one in comes) <= 32 - sum(pod_cpu(one) for one in kept)
         fewer = seen(there, ours[: len(ours) - told[0].workers + 1])
         first = next(one for one in asking if f"pod ml/{one['metadata']['name']}" == told[0].name)
-        assert sum(places(fewer.free, fewer.nodes, first["spec"], requested(first["spec"])).values()) == 0
+        assert sum(free_places(fewer, Asked(first["spec"], KubeOptions(image="any"))).values()) == 0
 
 
 def pod_cpu(one: dict[str, Any]) -> int:
