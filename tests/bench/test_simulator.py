@@ -47,6 +47,9 @@ def test_gpu_time_lost(seed: int, load: float) -> None:
     print(f"\nseed {seed}, load {load}: lost GPU hours {mine:.0f}, no schedule beats {bound:.0f}")
     print(f"  {mine / static:.2f}x of the best static size, {static:.0f} (goal {OF_STATIC})")
     print(f"  {mine / baseline:.2f}x of the best baseline, {baseline:.0f} (goal {OF_BASELINE})")
+    for goal, of in ((OF_STATIC * static, "static"), (OF_BASELINE * baseline, "baseline")):
+        if goal < bound:
+            print(f"  no schedule reaches the goal against the best {of}: {goal:.0f} is below the bound")
     for one in done.figures:
         print(
             f"  {one.policy:17} makespan {one.makespan / 3600:.1f} h, at least {done.bounds.makespan / 3600:.1f}; "

@@ -9,7 +9,7 @@ from itertools import count
 
 from airflow_elastic.core.machine import due
 from airflow_elastic.core.scaling import observe
-from airflow_elastic.core.state import Phase
+from airflow_elastic.core.state import Cause, Phase
 from airflow_elastic.spec import actions as act
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.scaling.events import ScaleDecided
@@ -292,6 +292,7 @@ class Simulation:
             return True
         if grace and run.held and run.state.attempt.failure is None:
             gone = run.leave(self.now)
+            run.scale_steps += run.state.attempt.cause is Cause.SCALE_STEP
             if gone > self.now:
                 self._timer(run, gone)
                 return True

@@ -106,6 +106,14 @@ def test_shares_make_room_for_a_run_that_arrives() -> None:
     assert len(done.runs[0].state.attempts) == 1  # in place, without an end
 
 
+def test_where_steps_are_not_made_in_place_each_takes_a_new_job() -> None:
+    job = Job("one", 0.0, 1, 1, 8, 20_000, LINEAR)
+    run = Simulation(Trace("t", (job,), 1, 8), policy("pollux"), in_place=False).play().runs[0]
+    assert run.scale_steps >= 3
+    assert len(run.state.attempts) == run.scale_steps + 1
+    assert run.account.repeated == 0.0  # they save before they leave
+
+
 def test_a_policy_of_the_runs_own_is_in_its_journal() -> None:
     job = Job("one", 0.0, 2, 1, 8, 40_000, LINEAR)
     run = played(Trace("t", (job,), 1, 8), "elastic-alone").runs[0]
