@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.records.journal import Journal
@@ -97,7 +99,7 @@ def check_each_sample_once(folder: Path, steps: int) -> None:
         for line in file.read_text().splitlines():
             step, *samples = map(int, line.split())
             seen.setdefault(step, {}).setdefault(generation, []).extend(samples)
-    assert sorted(seen) == list(range(1, steps + 1))
+    assert [step for step in sorted(seen) if step <= steps] == list(range(1, steps + 1))
     for epoch in range(steps // 10):
         final = [list(seen[step].values())[-1] for step in range(10 * epoch + 1, 10 * epoch + 11)]
         assert sorted(sample for one in final for sample in one) == list(range(640))
@@ -138,13 +140,14 @@ async def test_it_uses_what_is_free_and_gives_back_what_others_need(
     check_each_sample_once(seen, 400)
 
 
+@pytest.mark.slow  # of every commit: the one above, where a pod of others is what is urgent
 async def test_of_two_runs_the_urgent_one_gets_its_room_and_the_other_loses_no_sample(
     namespace: str, client: Client, pod_options: dict[str, Any], priority: str, shared_folder: Path
 ) -> None:
     seen = shared_folder / "samples"
     seen.mkdir()
     options = {**pod_options, "namespace": namespace}
-    low = slots(workers(2, 2), options, "--epochs=30", "--sample-seconds=0.003", f"--samples={seen}")
+    low = slots(workers(2, 2), options, "--epochs=4000", "--sample-seconds=0.003", f"--samples={seen}")
     urgent = training(
         "job",
         {**options, "priority_class": priority},
@@ -160,7 +163,9 @@ async def test_of_two_runs_the_urgent_one_gets_its_room_and_the_other_loses_no_s
             state = await second.end()
             assert state.outcome == "succeeded", state.reason
         await first.until(lambda: world(first) == 2, "2 ranks again, when the urgent run has ended")
+        await first.at_step(first.step + 5)
+        first.run.ask_stop(by="test")
         state = await first.end()
-    assert state.outcome == "succeeded", state.reason
     assert (len(state.attempts), state.restarts_used) == (1, 0)
-    check_each_sample_once(seen, 300)
+    assert state.checkpoint is not None
+    check_each_sample_once(seen, state.checkpoint.step // 10 * 10)

@@ -115,7 +115,6 @@ class Autoscaler:
         if not self._read.done():
             return ()
         around, self._read = self._read.result(), None
-        self._forget_former(state)
         seen = self._observation(policy, state, progress, job, held, around)
         decision = decide(policy, state.spec.workers, seen)
         if not self._says_more(policy, state, decision):
@@ -154,17 +153,19 @@ class Autoscaler:
             progress,
             now,
             signals=found,
-            capacity=self._steady(policy, around.capacity),
+            capacity=around.capacity,
             share=around.share,
             learnt=around.learnt,
             busy=observe.busy(state, progress, job),
             held=(pending, held) if held else (0, 0.0),
         )
 
-    def _steady(self, policy: ScalingPolicy, capacity: Capacity | None) -> Capacity | None:
+    def _steady(self, policy: ScalingPolicy, state: RunState, capacity: Capacity | None) -> Capacity | None:
         """The capacity with what was free all the time within `up_seconds`: room that comes and goes is no room."""
         if capacity is None:
             return None
+        if capacity.at < (state.scaling.changed_at or 0.0):
+            return Capacity(capacity.at, None, "it was read before the last change")
         self._free.append((capacity.at, capacity.free))
         recent = [free for at, free in self._free if at >= capacity.at - policy.up_seconds]
         known = [free for free in recent if free is not None]
@@ -196,7 +197,8 @@ class Autoscaler:
     async def _surroundings(
         self, policy: ScalingPolicy, job: Job, state: RunState, progress: Progress | None, there: int
     ) -> _Surroundings:
-        capacity = await self._capacity(policy, job)
+        self._forget_former(state)
+        capacity = self._steady(policy, state, await self._capacity(policy, job))
         learnt = await self._past_runs.learnt(state)
         speeds = observe.speeds(state, progress)
         share = await self._past_runs.share(job.run_uri, state, capacity, speeds, there)

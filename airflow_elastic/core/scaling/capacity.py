@@ -39,5 +39,6 @@ def give_back(rule: CapacityRule, sizes: Sequence[int], seen: Observation) -> Wa
         return None
     names = ", ".join(claim.name for claim in served[:3]) + (" and others" if len(served) > 3 else "")
     longest = max(claim.seconds for claim in served)
-    reason = f"{names} of a higher priority waits for {longest:.0f} s for room of {workers_text(seen.workers - wanted)}"
+    room = f"the room of {workers_text(seen.workers - wanted)}"
+    reason = f"others come first and have needed {room} for {longest:.0f} s: {names}"
     return Want("capacity", at_most(sizes, wanted), reason, {"claimed": float(seen.workers - wanted)})

@@ -70,8 +70,8 @@ def fit(speeds: Iterable[Speed]) -> Fit | None:
     # As many terms as sizes at most: with two sizes, the two terms that explain them best.
     for count in range(1, min(3, len(sizes)) + 1):
         for terms in combinations(range(3), count):
-            found = _solve(known, terms)
-            if found is None or (not found[1] and not found[0]):
+            # Work that is divided is always a part: else a few large sizes would say that one worker is fastest.
+            if 1 not in terms or (found := _solve(known, terms)) is None:
                 continue
             error = _error(known, found)
             if best is None or error < best[0] * (1 - 1e-9) - 1e-18:
