@@ -69,6 +69,7 @@ class Autoscaler:
         self._sampled_at = self._looked_at = self._told_at = float("-inf")
         self._read: asyncio.Task[_Surroundings] | None = None
         self._past_runs = PastRuns()
+        self._trouble = ""
 
     def hear(self, state: RunState, progress: Progress | None) -> None:
         """Note the signals of a new report."""
@@ -211,10 +212,14 @@ class Autoscaler:
         try:
             async with asyncio.timeout(CAPACITY_SECONDS):
                 return await self._engine.capacity(job)
-        except (ElasticError, TimeoutError) as error:
-            text = str(error) or f"no answer within {CAPACITY_SECONDS:g} s"
+        except TimeoutError:
+            text = f"no answer within {CAPACITY_SECONDS:g} s"
+        except Exception as error:  # whatever an engine raises, the run goes on with the workers that it has
+            text = str(error) if isinstance(error, ElasticError) else f"{type(error).__name__}: {error}"
+        if text != self._trouble:  # once, and not at each look
+            self._trouble = text
             log.warning("the free capacity is not known: %s", text)
-            return Capacity(time.time(), None, text)
+        return Capacity(time.time(), None, text)
 
 
 def _each(state: RunState) -> dict[str, float]:
