@@ -36,4 +36,4 @@ def _number(name: str, kind: Callable[[str], N], rule: Rule) -> Callable[[str], 
 COUNT = _number("integer", int, positive_int)
 FROM_ZERO = _number("integer", int, non_negative_int)
 PORT = _number("integer", int, non_negative_int._replace(most=65535, why="it is the highest port of TCP"))
-SECONDS = _number("number", float, finite_positive)
+SECONDS = PRICE = _number("number", float, finite_positive)

@@ -14,7 +14,7 @@ from airflow_elastic.cli.brain.open import opened
 from airflow_elastic.cli.brain.target import find_target
 from airflow_elastic.cli.find_run import json_option
 from airflow_elastic.cli.help_text import Command
-from airflow_elastic.cli.number_types import COUNT
+from airflow_elastic.cli.number_types import COUNT, PRICE
 from airflow_elastic.core.planning import words
 from airflow_elastic.core.planning.known import known_of
 from airflow_elastic.core.planning.plan import plan as planned
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--price-per-gpu-hour",
     "price",
-    type=click.FloatRange(min=0),
+    type=PRICE,
     metavar="X",
     help="The price of one rank for an hour, in any currency.",
 )
