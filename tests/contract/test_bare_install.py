@@ -27,6 +27,7 @@ BASE = (
     "awscrt",
     "_awscrt",
     "click",
+    "croniter",
     "msgspec",
     "pyyaml",
     "rich",
@@ -34,6 +35,8 @@ BASE = (
     "markdown-it-py",
     "mdurl",
     "pygments",
+    "python-dateutil",
+    "six",
 )
 
 
