@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from croniter import croniter
-
 from airflow_elastic.core.scaling.schedule import deadline_of
 from airflow_elastic.spec.errors import Problem, SpecError
 
@@ -27,6 +25,8 @@ def check(spec: RunSpec, now: float | None = None) -> None:
     policy = spec.scaling_policy
     if policy is None:
         return
+    from croniter import croniter
+
     problems = []
     zone = _is_zone(policy.timezone)
     if not zone:

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from croniter import croniter
-
 from airflow_elastic.core.scaling.throughput import Fit
 from airflow_elastic.core.scaling.want import Want, at_most, workers_text
 from airflow_elastic.spec.scaling.observation import Observation
@@ -38,6 +36,8 @@ def is_open(one: Window, timezone: str, at: float) -> bool:
 @lru_cache(maxsize=1024)
 def _before(cron: str, timezone: str, minute: int) -> float:
     """The last moment of a cron expression up to this minute, epoch seconds."""
+    from croniter import croniter  # it takes longer to import than all of the core
+
     moment = datetime.fromtimestamp(60.0 * minute + 1, tz=ZoneInfo(timezone))
     return float(croniter(cron, moment).get_prev(float))
 
