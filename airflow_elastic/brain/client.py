@@ -85,16 +85,6 @@ class Memory:
 
         return self._asked(found, ())
 
-    def alike(self, spec: RunSpec) -> tuple[Facts, ...]:
-        """The facts about runs that are alike, whatever the mode of this one is."""
-
-        def found(database: Database) -> tuple[Facts, ...]:
-            from airflow_elastic.brain.memory import of_kind as alike
-
-            return alike(database, spec)
-
-        return self._asked(found, ())
-
     def proposals(self, spec: RunSpec, uri: str | None = None) -> tuple[Proposal, ...]:
         """Values that past runs propose for a run, whatever its mode is. With its URI, they are kept for it."""
 

@@ -32,7 +32,7 @@ def goodput(state: RunState, progress: Progress | None, now: float) -> dict[str,
     """
     end = state.ended_at or now
     seconds = dict.fromkeys(ROWS, 0.0)
-    stretches = _all_stretches(state, progress)
+    stretches = all_stretches(state, progress)
     for i, (_, stretch) in enumerate(stretches):
         kept = _kept_share(state, stretch, [later for _, later in stretches[i + 1 :]])
         seconds["training"] += stretch.stepping_seconds * kept
@@ -56,7 +56,8 @@ def goodput_share(seconds: Mapping[str, float]) -> float:
     return seconds["training"] / seconds["wall"] if seconds["wall"] else 0.0
 
 
-def _all_stretches(state: RunState, progress: Progress | None) -> list[tuple[Attempt, Stretch]]:
+def all_stretches(state: RunState, progress: Progress | None) -> list[tuple[Attempt, Stretch]]:
+    """All parts of the training with one set of ranks, oldest first, each with its attempt."""
     found = []
     for attempt in state.attempts:
         told = progress if progress and progress.attempt == attempt.number else attempt.progress

@@ -12,7 +12,7 @@ from airflow_elastic.spec.scaling.observation import FALLBACK
 #: `by` of the scale steps that the run's own policy decides.
 POLICY = "the scaling policy"
 
-#: These make nobody's will known: a schedule, an autoscaler outside, or the policy itself.
+#: A request by one of these is not a person's: a schedule, an autoscaler outside the run, its own policy.
 _NOBODY = (ev.SCHEDULE, ev.AUTOSCALER, POLICY)
 
 

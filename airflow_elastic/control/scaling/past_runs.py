@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from airflow_elastic.brain.client import Ask, Memory
@@ -27,11 +28,8 @@ def proposed(spec: RunSpec, uri: str) -> tuple[Proposal, ...]:
     """What past runs propose for a new run; () without `brain`, and where nothing is known or in reach."""
     if spec.brain is None:
         return ()
-    memory = Memory()
-    try:
+    with closing(Memory()) as memory:
         return memory.proposals(spec, uri)
-    finally:
-        memory.close()
 
 
 def as_started(spec: RunSpec, proposals: tuple[Proposal, ...]) -> RunSpec:
@@ -46,11 +44,8 @@ def plan_lines(spec: RunSpec, now: float) -> Iterator[str]:
         spec: of the run.
         now: epoch seconds.
     """
-    memory = Memory()
-    try:
-        past = memory.alike(spec)
-    finally:
-        memory.close()
+    with closing(Memory()) as memory:
+        past = memory.past(spec)
     return lines(spec.name, plan(spec, known_of(spec, past, None), now))
 
 
@@ -69,13 +64,10 @@ class PastRunsObserver(Observer):
             await asyncio.to_thread(self._remember, state.spec)
 
     def _remember(self, spec: RunSpec) -> None:
-        memory = Memory()
-        try:
+        with closing(Memory()) as memory:
             if spec.brain == "cluster":
                 memory.leave(self._store.uri, pool_of(spec))
             memory.remember(self._store)
-        finally:
-            memory.close()
 
 
 class PastRuns:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_elastic.core.brain.kind import batch_of, kind_of, training_of
 from airflow_elastic.core.brain.use import Use, uses
-from airflow_elastic.core.goodput import goodput, goodput_share
-from airflow_elastic.core.scaling.observe import speeds, stretches, worker_seconds
+from airflow_elastic.core.goodput import all_stretches, goodput, goodput_share
+from airflow_elastic.core.scaling.observe import speeds, worker_seconds
 from airflow_elastic.core.state import REPEATABLE, Cause, FailureKind
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def facts(
 
 
 def _timing(state: RunState, told: Progress | None, history: History, now: float) -> Timing:
-    parts = list(stretches(state, told))
+    parts = [part for _, part in all_stretches(state, told)]
     starts = [
         one.first_step_at - one.started_at
         for one in parts

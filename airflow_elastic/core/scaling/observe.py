@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from airflow_elastic.core.goodput import all_stretches
 from airflow_elastic.core.scaling.load import INVERSE
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.scaling.observation import Capacity, Observation, Share, Signal, Speed
@@ -99,18 +100,11 @@ def busy(state: RunState, progress: Progress | None, job: JobStatus | None) -> s
     return None
 
 
-def stretches(state: RunState, progress: Progress | None) -> Iterator[Stretch]:
-    """All parts of the training with one set of ranks, oldest first."""
-    for attempt in state.attempts:
-        told = progress if progress and progress.attempt == attempt.number else attempt.progress
-        yield from told.stretches if told else ()
-
-
 def speeds(state: RunState, progress: Progress | None) -> tuple[Speed, ...]:
     """The measured seconds a step for each number of workers; of several parts, weighted by their steps."""
     seconds: dict[int, float] = {}
     steps: dict[int, int] = {}
-    for part in stretches(state, progress):
+    for _, part in all_stretches(state, progress):
         done = part.to_step - part.from_step
         if done >= LEAST_STEPS and part.stepping_seconds > 0:
             seconds[part.workers] = seconds.get(part.workers, 0.0) + part.stepping_seconds
@@ -122,7 +116,7 @@ def cost_seconds(state: RunState, progress: Progress | None) -> float:
     """For how long a scale step stops the training: the median of the known ones, or of the known starts."""
     known, starts = [], []
     before: Stretch | None = None
-    for part in stretches(state, progress):
+    for _, part in all_stretches(state, progress):
         if part.first_step_at is None:
             continue
         starts.append(part.first_step_at - part.started_at)

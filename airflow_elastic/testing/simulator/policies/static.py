@@ -1,6 +1,7 @@
 """Sizes that never change: as few as possible, as requested, or as many as allowed.
 
-This is what a job of Kubernetes, Slurm or Kueue has that nobody scales. It starts when all its workers have room.
+A job of Kubernetes, Slurm or Kueue keeps its size like this if nobody scales it. It starts when all its workers have
+room.
 """
 
 from __future__ import annotations
