@@ -19,7 +19,7 @@ from airflow_elastic.triggers.callbacks import CallbackObserver, names_of
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.json_kwargs import require_json
 from airflow_elastic.triggers.metrics import MetricsObserver
-from airflow_elastic.triggers.observer import TaskObserver
+from airflow_elastic.triggers.observer import PROGRESS_KEY, TaskObserver
 
 #: Shortest time in seconds from a deferral to its event. After an earlier event the scheduler may still have the task
 #: as queued, and fail it ("Executor reported success, but its state is queued").
@@ -95,22 +95,23 @@ class ElasticRunTrigger(BaseTrigger):
     async def _drive(self) -> str | None:
         hook, ti = self._hook(), self.task_instance
         store = await asyncio.to_thread(hook.open_store, self.run_uri)
+        log = task.DeliveredLog(self.log)
         if ti is None:  # `dag.test()` and `airflow tasks test` run a trigger without a task instance
-            observer = TaskObserver(self.log, store)
+            observer = TaskObserver(log, store)
         else:
-            observer = TaskObserver(
-                self.log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti)
-            )
-        calls = CallbackObserver(store, self.callbacks, names_of(ti), self.log)
+            observer = TaskObserver(log, store, task.xcom_pusher(ti), pushed=partial(task.xcom_value, ti))
+        calls = CallbackObserver(store, self.callbacks, names_of(ti), log)
         observers = (observer, calls) if ti is None else (observer, calls, MetricsObserver.of(ti))
         state = await drive(
             hook,
             self.run_uri,
-            log=self.log,
+            log=log,
             poll_seconds=self.poll_seconds,
             observer=Observers(*observers),
         )
         await asyncio.gather(observer.finish(), calls.finish())
+        if ti is not None:
+            await log.delivered(partial(task.xcom_value, ti, PROGRESS_KEY))
         return state.outcome
 
     async def on_kill(self) -> None:

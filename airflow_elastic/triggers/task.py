@@ -1,9 +1,11 @@
-"""Read and write the task instance of a trigger, through Airflow's task SDK."""
+"""Read and write the task instance of a trigger, through Airflow's task SDK, and see its log delivered."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +20,18 @@ T = TypeVar("T")
 # Own threads: the SDK answers one call at a time, and a triggerer's first call takes seconds (minutes, under load).
 # In the loop's default threads, the waiting calls would block the controllers' storage calls.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
+
+#: Airflow's triggerer reads so much of its triggers' logs, at least, each time it reads a request of theirs.
+READ_BYTES = 4096
+
+#: The socket between a trigger and the triggerer holds less than this: what was logged before has been read.
+_UNREAD_BYTES = 256 << 10
+
+#: What was logged so many seconds ago has been read.
+_UNREAD_SECONDS = 30.0
+
+#: Bytes that Airflow adds to a line: time, level, task.
+_RECORD_BYTES = 400
 
 #: States in which no task waits for the run any more.
 TERMINAL = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
@@ -71,3 +85,51 @@ def xcom_value(ti: Any, key: str) -> Any:
     return XCom.get_one(
         key=key, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
     )
+
+
+class DeliveredLog:
+    """A trigger's log that can wait until the triggerer has read it.
+
+    The triggerer closes the log when it hears that the trigger has ended. Lines that it has not read by then are lost,
+    and the last lines are those that one looks for.
+
+    Args:
+        log: the trigger's own log.
+        now: seconds; for tests.
+    """
+
+    def __init__(self, log: Any, now: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._now = log, now
+        self._unread: deque[tuple[float, int]] = deque()  # when, and how many bytes
+
+    def info(self, event: str, *args: object) -> None:
+        self._tell(self._log.info, event, args)
+
+    def warning(self, event: str, *args: object) -> None:
+        self._tell(self._log.warning, event, args)
+
+    def error(self, event: str, *args: object) -> None:
+        self._tell(self._log.error, event, args)
+
+    async def delivered(self, ask: Callable[[], object]) -> None:
+        """Ask something of Airflow until it has read all lines.
+
+        Args:
+            ask: asks something that costs little; blocks, and may raise.
+        """
+        since = self._now() - _UNREAD_SECONDS
+        unread = min(_UNREAD_BYTES, sum(size for at, size in self._unread if at >= since))
+        for _ in range(-(-unread // READ_BYTES)):
+            try:
+                await call(ask)
+            except Exception:  # any error of Airflow: it was asked only so that it reads
+                return
+        self._unread.clear()
+
+    def _tell(self, tell: Callable[..., Any], event: str, args: tuple[object, ...]) -> None:
+        tell(event, *args)
+        size = _RECORD_BYTES + len(event) + sum(len(one) for one in args if isinstance(one, str))
+        now = self._now()
+        while self._unread and self._unread[0][0] < now - _UNREAD_SECONDS:
+            self._unread.popleft()
+        self._unread.append((now, size))

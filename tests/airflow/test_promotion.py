@@ -16,6 +16,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.testing.airflow_rest import poll
 from airflow_elastic.testing.standalone import Standalone
 from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.machine.waits import wait_parked
 from tests.support.training.saving import network, save
 
 WATCHERS = ("on_promotion", "on_checkpoint", "on_folder", "on_outlet")
@@ -80,21 +81,6 @@ def wait_told(airflow: Standalone, dag: str, field: str, wanted: list[Any]) -> N
     assert found() == wanted
 
 
-def wait_parked(airflow: Standalone, run: str) -> None:
-    """Wait until the scheduler knows that the process of the task has ended.
-
-    An answer before that fails the task, as the scheduler then takes it for one that was changed from outside. People
-    are not so fast. A scheduler that was started again has a log of its own.
-    """
-
-    def probe() -> bool | None:
-        logs = (log.read_text(errors="replace") for log in airflow.home.glob("*.log"))
-        words = ("Received executor event", "state success", run)
-        return any(all(word in line for word in words) for log in logs for line in log.splitlines()) or None
-
-    poll("the scheduler to know of the wait", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
-
-
 def wait_noted(airflow: Standalone, asset: str, number: int) -> None:
     """Wait until a trigger has noted that it has fired this event. An event right before a kill may come twice."""
     (found,) = airflow.rest("GET", "assets", params={"name_pattern": asset})["assets"]
@@ -128,7 +114,7 @@ def test_a_person_is_asked_first(standalone: Standalone, place: Path, model: Sto
         standalone.wait_task("promote_if_agreed", run, "promote", "awaiting_input", timeout=PATIENCE_SECONDS)
         path = f"dags/promote_if_agreed/dagRuns/{run}/taskInstances/promote/-1/hitlDetails"
         question = standalone.rest("GET", path)
-        wait_parked(standalone, run)
+        wait_parked(standalone, run, "promote")
         standalone.rest("PATCH", path, json={"chosen_options": [answer], "params_input": {}})
         return run, question
 

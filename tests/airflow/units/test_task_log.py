@@ -28,6 +28,7 @@ from airflow_elastic.testing.fake_engine import FakeEngine
 from airflow_elastic.triggers.driving import drive, stop
 from airflow_elastic.triggers.observer import TaskObserver
 from airflow_elastic.triggers.output import LINES, RankOutput
+from airflow_elastic.triggers.task import READ_BYTES, DeliveredLog
 from tests.support.machine.patience import PATIENCE_SECONDS, until_async
 from tests.support.runs.surface import FakeHook, Log, begun
 
@@ -70,6 +71,43 @@ async def test_a_flood_of_lines_is_cut_and_says_where_the_rest_is(hook: FakeHook
     assert len(told[0]) < 5000
     left = 400_001 - LINES
     assert told[LINES // 2] == f"({left} more lines are in {tmp_path}/logs/attempt-0001/g01-rank-0.log)"
+
+
+async def test_a_trigger_ends_when_airflow_has_read_its_last_lines() -> None:
+    """The triggerer reads a part of the log with each request, and drops what is left when the trigger ends."""
+    waiting = bytearray()
+
+    def read() -> None:
+        del waiting[:READ_BYTES]
+
+    class Socket(Log):
+        def info(self, event: str, *args: object) -> None:
+            super().info(event, *args)
+            waiting.extend(json.dumps({"event": event % args, "task_id": "train", "at": "x" * 250}).encode())
+
+    delivered = DeliveredLog(log := Socket())
+    for number in range(LINES):
+        delivered.info("%s", f"[rank 0] line {number} {'x' * 200}")
+    assert len(waiting) > 20 * READ_BYTES
+    await delivered.delivered(read)
+    assert (len(log.lines), len(waiting)) == (LINES, 0)
+
+
+async def test_old_lines_cost_no_requests_and_an_airflow_that_does_not_answer_ends_the_wait() -> None:
+    clock, asked = [0.0], list[int]()
+
+    def fails() -> None:
+        asked.append(1)
+        raise RuntimeError("no API server")
+
+    log = DeliveredLog(Log(), now=lambda: clock[0])
+    for _ in range(LINES):
+        log.warning("%s", "a line")
+    await log.delivered(fails)
+    assert asked == [1]
+    clock[0] += 3600
+    await log.delivered(fails)
+    assert asked == [1]
 
 
 async def test_of_an_attempt_that_was_there_before_only_the_newest_lines_are_told(

@@ -74,8 +74,28 @@ class Waits:
 
     def answer(self, word: str, index: int = -1) -> None:
         """Of a person who is asked about the promotion."""
+        number = self.tasks()["promote", index]["try_number"]
+        wait_parked(self.airflow, self.run_id, "promote", number, index)
         path = f"dags/{self.dag}/dagRuns/{self.run_id}/taskInstances/promote/{index}/hitlDetails"
         self.airflow.rest("PATCH", path, json={"chosen_options": [word], "params_input": {}})
+
+
+def wait_parked(airflow: Standalone, run: str, task: str, number: int = 1, index: int = -1) -> None:
+    """Wait until the scheduler knows that the process of a task that waits for a person has ended.
+
+    An answer before that fails the try, as the scheduler then takes the task for one that was changed from outside.
+    People are not so fast. A scheduler that was started again has a log of its own.
+    """
+    words = (
+        *("Received executor event with state success", f"task_id='{task}', run_id='{run}'"),
+        f"try_number={number}, map_index={index})",
+    )
+
+    def probe() -> bool | None:
+        logs = (log.read_text(errors="replace") for log in airflow.home.glob("*.log"))
+        return any(all(word in line for word in words) for log in logs for line in log.splitlines()) or None
+
+    poll("the scheduler to know of the wait", probe, timeout=PATIENCE_SECONDS, hint=airflow.condition)
 
 
 def begin(airflow: Standalone, dag: str, folder: Path, **conf: Any) -> Waits:
