@@ -21,7 +21,7 @@ T = TypeVar("T")
 # In the loop's default threads, the waiting calls would block the controllers' storage calls.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="elastic-sdk")
 
-#: Airflow's triggerer reads so much of its triggers' logs, at least, each time it reads a request of theirs.
+#: Airflow's triggerer reads so much of its triggers' logs, at least, each time it reads a request of a trigger.
 READ_BYTES = 4096
 
 #: The socket between a trigger and the triggerer holds less than this: what was logged before has been read.
