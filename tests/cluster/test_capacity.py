@@ -168,7 +168,7 @@ async def test_a_workload_of_a_higher_priority_claims_quota(
         spec = spec_of(options, **{GPU: "1", "memory": "512Mi"})
         async with started(spec, shared_folder) as job:
             found = await engine().capacity(job)
-            assert (found.free, found.claims) == (0, ()), found.text
+            assert (found.free, found.claims, found.priority) == (0, (), 10), found.text
             image = str(pod_options["image"])
             await client.create(JOBS, namespace, urgent(own, image))
 

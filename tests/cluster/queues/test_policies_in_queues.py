@@ -25,7 +25,9 @@ ONE_GPU = {GPU: "1", "memory": "3Gi"}
 async def queue(namespace: str, client: Client, kubectl: kube.Kubectl) -> AsyncIterator[str]:
     """With 2 GPUs. Who has them keeps them: others wait, whatever their priority is."""
     async with a_queue(namespace, client, kubectl) as made:
-        await client.patch(CLUSTER_QUEUES, "", made, {"spec": {"preemption": {"withinClusterQueue": "Never"}}})
+        await client.patch(
+            CLUSTER_QUEUES, "", made, {"spec": {"preemption": {"withinClusterQueue": "Never"}}}
+        )
         yield made
 
 
@@ -71,7 +73,6 @@ async def test_a_run_gives_back_the_quota_that_a_higher_one_waits_for_and_takes_
         steps = [(one.decision.workers, one.decision.rule, one.decision.reason) for one in steps_of(first)]
         first.run.ask_stop(by="test")
         state = await first.end()
-    print(steps)
     assert [workers for workers, _, _ in steps] == [2, 1, 2], steps
     assert "others come first" in steps[1][2]
     assert f"workload {namespace}/job-" in steps[1][2]

@@ -79,8 +79,10 @@ async def _read(reader: Reader, kind: Kind, options: KubeOptions, job: Job) -> C
     at, room = seen.at or reader.now(), Room(tuple(limits))
     queue = await queue_claims(reader, asked, job.name, own, at)
     free = None if lacking else room.workers
+    of_pods = seen.priority(options.namespace, kind.pod_label, job.name)
+    priority = of_pods if queue.priority is None else queue.priority
     notes = [*lacking, *([str(room)] if limits else []), *([queue.lacking] if queue.lacking else [])]
-    return Capacity(at, free, "; ".join(notes), (*found, *queue.claims), pools)
+    return Capacity(at, free, "; ".join(notes), (*found, *queue.claims), pools, priority)
 
 
 def workers(seen: View, kind: Kind, options: KubeOptions, job: Job) -> list[Worker]:

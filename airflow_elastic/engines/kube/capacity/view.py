@@ -73,6 +73,15 @@ class View:
             and not pod["metadata"]["ends"]
         ]
 
+    def priority(self, namespace: str, label: str, name: str) -> int:
+        """The priority of the pods of one job, also while they wait; 0 if there are none."""
+        pods = (
+            pod["spec"]["priority"]
+            for pod in (*self.placed, *self.unplaced)
+            if pod["metadata"]["labels"].get(label) == name and pod["metadata"]["namespace"] == namespace
+        )
+        return max(pods, default=0)
+
 
 def view(at: float, nodes: Iterable[Object], pods: Iterable[Object], former: View | None = None) -> View:
     """The view of these (slim) nodes and pods.

@@ -186,6 +186,16 @@ def test_a_job_that_is_not_admitted_has_no_claims() -> None:
     )
 
 
+def test_the_priority_of_a_job_is_that_of_its_workload() -> None:
+    def priority(*workloads: dict[str, Any]) -> int | None:
+        return kueue_claims.priority(workloads, "ml", "job-mine")
+
+    assert priority(workload("other", 1, 30)) is None
+    assert priority(workload("mine", 3, 10), workload("other", 1, 30)) == 10, "also while it waits"
+    assert priority(workload("mine", 3, 10, "a")) == 10
+    assert priority({**workload("mine", 3, 10, "a"), "admitted": False}) is None, "it is finished"
+
+
 def volcano_queue(name: str, **spec: Any) -> dict[str, Any]:
     used = spec.pop("used", "0")
     return {"metadata": {"name": name}, "spec": spec, "status": {"allocated": {"cpu": used}}}

@@ -138,6 +138,18 @@ async def test_pools_of_a_platform(cluster: Cluster) -> None:
     assert "zone" in (await cluster.engine.capacity(job(topology="zone"))).text
 
 
+async def test_the_priority_of_a_run_is_that_of_its_pods_also_while_they_wait(cluster: Cluster) -> None:
+    ours = job(interval=1e-9)
+    labels = {"labels": {"airflow-elastic/job": ours.name}, "namespace": "default"}
+    for where in (None, "b"):
+        cluster.items[PODS] = [
+            pod("w0", 4, where, priority=7, metadata=labels),
+            pod("urgent", 1, "a", priority=9),
+        ]
+        assert (await cluster.engine.capacity(ours)).priority == 7
+    assert (await cluster.engine.capacity(job(1))).priority == 0
+
+
 async def test_own_workers_are_taken_and_their_pods_show_what_the_cluster_added(cluster: Cluster) -> None:
     ours = job()
     one = pod("w0", 4, "b", metadata={"labels": {"airflow-elastic/job": ours.name}, "namespace": "default"})

@@ -48,11 +48,7 @@ def ours(workloads: Sequence[Object], namespace: str, job: str, pod: Amounts, wo
         pod: what one worker requests.
         workers: how many run now.
     """
-    found = [
-        one
-        for one in workloads
-        if one["namespace"] == namespace and job in {one["name"], *one["owners"]} and one["admitted"]
-    ]
+    found = [one for one in _of(workloads, namespace, job) if one["admitted"]]
     if not found:
         return None
     newest = max(found, key=lambda one: str(one["created"]))
@@ -61,6 +57,18 @@ def ours(workloads: Sequence[Object], namespace: str, job: str, pod: Amounts, wo
         if pod.get(name):
             each[flavor][name] = pod[name]
     return Ours(newest["queue"], newest["priority"], each, workers)
+
+
+def priority(workloads: Sequence[Object], namespace: str, job: str) -> int | None:
+    """The priority of a job that has been admitted, or waits; None if it has no Workload."""
+    alive = (one for one in _of(workloads, namespace, job) if one["admitted"] or one["waits"])
+    return max((one["priority"] for one in alive), default=None)
+
+
+def _of(workloads: Sequence[Object], namespace: str, job: str) -> Iterator[Object]:
+    for one in workloads:
+        if one["namespace"] == namespace and job in {one["name"], *one["owners"]}:
+            yield one
 
 
 def claims(

@@ -29,10 +29,17 @@ if TYPE_CHECKING:
 
 
 class Waiting(NamedTuple):
-    """The claims in a queue; and in words, which rights to see them are missing."""
+    """Who waits in the queue of a job.
+
+    Attributes:
+        claims: of others, on what the job has.
+        lacking: in words, which rights to see them are missing.
+        priority: of the job itself, if the queue has one for it.
+    """
 
     claims: tuple[Claim, ...] = ()
     lacking: str = ""
+    priority: int | None = None
 
 
 async def queue_claims(reader: Reader, asked: Asked, job: str, own: Sequence[Worker], now: float) -> Waiting:
@@ -45,12 +52,12 @@ async def queue_claims(reader: Reader, asked: Asked, job: str, own: Sequence[Wor
         own: its workers.
         now: epoch seconds.
     """
-    if not own or asked.options.queue is None:
+    if asked.options.queue is None:
         return Waiting()
     try:
         if asked.options.queueing == "volcano":
-            return Waiting(await _volcano(reader, asked, asked.options.queue, own, now))
-        return Waiting(await _kueue(reader, asked, job, own, now)) if asked.options.by_kueue else Waiting()
+            return Waiting(await _volcano(reader, asked, asked.options.queue, own, now) if own else ())
+        return await _kueue(reader, asked, job, own, now) if asked.options.by_kueue else Waiting()
     except Forbidden as error:
         rights = ", ".join(one.full_name for one in _RIGHTS[asked.options.queueing])
         return Waiting(
@@ -64,13 +71,13 @@ _RIGHTS = {
 }
 
 
-async def _kueue(
-    reader: Reader, asked: Asked, job: str, own: Sequence[Worker], now: float
-) -> tuple[Claim, ...]:
+async def _kueue(reader: Reader, asked: Asked, job: str, own: Sequence[Worker], now: float) -> Waiting:
     workloads = await reader.list(WORKLOADS, EVERYWHERE, kueue_claims.slim)
-    mine = kueue_claims.ours(workloads, asked.options.namespace, job, requested(asked.pod), len(own))
+    namespace = asked.options.namespace
+    priority = kueue_claims.priority(workloads, namespace, job)
+    mine = kueue_claims.ours(workloads, namespace, job, requested(asked.pod), len(own)) if own else None
     if mine is None or not any(one["waits"] for one in workloads):
-        return ()
+        return Waiting(priority=priority)
     local = await reader.list(LOCAL_QUEUES, EVERYWHERE)
     queues = await reader.list(CLUSTER_QUEUES, EVERYWHERE)
     cohorts, _ = await cohorts_of(reader)
@@ -78,7 +85,7 @@ async def _kueue(
     def find() -> tuple[Claim, ...]:
         return tuple(kueue_claims.claims(mine, workloads, local, Quotas(queues, cohorts), now))
 
-    return await asyncio.to_thread(find)
+    return Waiting(await asyncio.to_thread(find), priority=priority)
 
 
 async def _volcano(
