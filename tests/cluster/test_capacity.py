@@ -21,7 +21,7 @@ from airflow_elastic.engines.kube.queues.kueue import WORKLOADS
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.spec.errors import EngineError, InvalidInput
 from airflow_elastic.spec.run import RunSpec, Workers
-from airflow_elastic.spec.scaling.observation import Claim
+from airflow_elastic.spec.scaling.observation import Capacity, Claim
 from airflow_elastic.testing.engine_conformance import running, until
 from tests.support.kubernetes import kube
 from tests.support.kubernetes.cluster import documented_rights, pod_spec
@@ -167,8 +167,13 @@ async def test_a_workload_of_a_higher_priority_claims_quota(
         options = {**pod_options, "namespace": namespace, "queue": QUEUE, "queue_priority": f"low-{own}"}
         spec = spec_of(options, **{GPU: "1", "memory": "512Mi"})
         async with started(spec, shared_folder) as job:
-            found = await engine().capacity(job)
-            assert (found.free, found.claims, found.priority) == (0, (), 10), found.text
+
+            async def full() -> Capacity | None:  # a ClusterQueue's status comes a moment later
+                seen = await engine().capacity(job)
+                return seen if seen.free == 0 else None
+
+            found: Capacity = await until_async(full, "a full queue")
+            assert (found.claims, found.priority) == ((), 10), found.text
             image = str(pod_options["image"])
             await client.create(JOBS, namespace, urgent(own, image))
 
