@@ -8,11 +8,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from sqlalchemy import create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -20,6 +15,14 @@ from sqlalchemy.pool import NullPool
 
 from airflow_elastic.brain.errors import URL_VARIABLE, BrainUnfit, BrainUnreachable
 from airflow_elastic.brain.place import find_url, masked, without_secrets
+from airflow_elastic.brain.quiet import quietly
+
+with quietly():
+    from alembic import command
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+    from alembic.util.exc import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +87,8 @@ class Database:
             if self._engine is None:
                 engine = self._opened()
                 try:
-                    _prepare(engine)
+                    with quietly():
+                        _prepare(engine)
                 except BaseException:
                     engine.dispose()
                     raise

@@ -95,7 +95,7 @@ def document(
         "metrics": dict(_last(state, told, "metrics", {}) or {}),
         "early_stop": encode(_last(state, told, "early_stop")),
         "scaling": _scaling(state),
-        "proposals": [encode(one) for one in state.proposals],
+        "proposals": _proposals(state),
         "samples": {
             "seen": stood.samples if stood else 0,
             "per_second": _per_second(state, told),
@@ -120,6 +120,12 @@ def document(
         "goodput": goodput_share(spent),
         "seconds": spent,
     }
+
+
+def _proposals(state: RunState) -> list[dict[str, Any]]:
+    """What past runs proposed, and which of it the run has taken."""
+    plain = state.spec.to_dict() if state.proposals else {}
+    return [{**encode(one), "taken": one.is_in(plain)} for one in state.proposals]
 
 
 def _scaling(state: RunState) -> dict[str, Any] | None:

@@ -129,7 +129,7 @@ DOCUMENT: Mapping[str, Field] = {
     "proposals": Field(
         "list",
         "values that past runs proposed when the run was created, each with its evidence: `field`, `value`, `now`, "
-        "`reason`, `runs` and `figures`. With `brain: cluster` the run has taken them",
+        "`reason`, `runs` and `figures`. `taken`: whether the run has it, as with `brain: cluster`",
     ),
     "samples.seen": Field(
         "integer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sqlite3
@@ -52,6 +53,16 @@ def test_a_url_of_something_else_is_refused_without_its_password(url: str, said:
     assert said in str(error.value)
     assert "secret" not in str(error.value)
     assert "AIRFLOW_ELASTIC_BRAIN" in str(error.value) or "pip install" in str(error.value)
+
+
+def test_opening_it_says_nothing_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    url = f"sqlite:///{tmp_path}/brain.db"
+    for _ in range(2):  # the first creates the tables
+        known(Database(url))
+    assert caplog.messages == []
+    logging.getLogger("alembic.runtime.migration").info("another program's migrations")
+    assert caplog.messages == ["another program's migrations"]
 
 
 def test_passwords_are_never_shown() -> None:

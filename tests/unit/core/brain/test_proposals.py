@@ -16,8 +16,11 @@ from airflow_elastic.core.brain.kind import accelerators, batch_of, kind_of, tra
 from airflow_elastic.core.brain.learnt import with_learnt
 from airflow_elastic.core.brain.proposals import LONGEST_LIMIT, SHORTEST_LIMIT, proposals
 from airflow_elastic.core.brain.use import Use, quantile
+from airflow_elastic.core.machine import create
+from airflow_elastic.core.status_document import document
 from airflow_elastic.spec.brain.proposal import Proposal
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.events import RunCreated
 from airflow_elastic.spec.run import Health, RunSpec
 from airflow_elastic.spec.scaling.observation import Speed
 from airflow_elastic.spec.scaling.policy import ScalingPolicy, WorthRule
@@ -299,3 +302,16 @@ def test_a_quantile_is_one_of_the_values(values: list[tuple[float, float]], part
     assert found in [value for value, _ in values]
     below = sum(weight for value, weight in values if value <= found)
     assert below >= part * sum(weight for _, weight in values) * (1 - 1e-9)
+
+
+def test_the_status_document_says_which_proposals_the_run_has_taken() -> None:
+    made = (
+        Proposal("workers.count", 4, "it is faster", 3, 2),
+        Proposal("workers.resources.cpu", "2", "used", 3),
+    )
+    begun = RunCreated(0.0, RunSpec(("train.py",), workers=Workers(4, 1, 8)), True, proposals=made)
+    shown = document("uri", create(begun), None, 1.0)["proposals"]
+    assert [(one["field"], one["runs"], one["taken"]) for one in shown] == [
+        ("workers.count", 3, True),
+        ("workers.resources.cpu", 3, False),
+    ]

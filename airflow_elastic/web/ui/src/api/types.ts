@@ -77,6 +77,7 @@ export interface Status {
   samples: { seen: number; per_second: number };
   restarts: { used: number; limit: number };
   scaling?: Scaling | null;
+  proposals?: Proposal[];
   checkpoints: {
     committed: number;
     unsaved?: { step: number; worker: string; reason: string } | null;
@@ -140,6 +141,20 @@ export interface EarlyStop {
   since: number;
   best: number | null;
   step: number | null;
+}
+
+/** A value that past runs proposed for a field of the specification, with its evidence. */
+export interface Proposal {
+  field: string;
+  value: unknown;
+  /** The value that was given; absent if none was. */
+  now?: unknown;
+  reason: string;
+  /** On how many runs it rests. */
+  runs: number;
+  figures?: Record<string, number | null>;
+  /** Whether the run has taken it. */
+  taken?: boolean;
 }
 
 /** The newest decision of a scaling policy. */

@@ -7,6 +7,7 @@ import { Goodput } from "./goodput.tsx";
 import { LastOutput } from "./last_output.tsx";
 import { Notices } from "./notices.tsx";
 import { Phases } from "./phases.tsx";
+import { Proposals } from "./proposals.tsx";
 import { Tiles } from "./tiles.tsx";
 
 export function OverviewView({ path, overview }: { path: string; overview: Overview }) {
@@ -16,6 +17,7 @@ export function OverviewView({ path, overview }: { path: string; overview: Overv
       <FailurePanel overview={overview} />
       <LastOutput path={path} overview={overview} />
       <Tiles overview={overview} />
+      <Proposals overview={overview} />
       <Goodput overview={overview} />
       <ChartStack path={path} overview={overview} />
       <Phases overview={overview} />

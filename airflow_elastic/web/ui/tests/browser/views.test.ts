@@ -35,7 +35,7 @@ test("the list shows runs and totals, sorts, filters, and leads to a run", async
 });
 
 test("the overview says how it is, how far it is, what it would lose, and draws a chart of each kind", async () => {
-  const page = await see("?run=run/running", "Training, all 8 workers at work", /a failure now loses/, /done about/, "reports since the best accuracy, 0.9130 at step 31,200", /began with promotion 3 of s3:\/\/models\/vit/);
+  const page = await see("?run=run/running", "Training, all 8 workers at work", /a failure now loses/, /done about/, "reports since the best accuracy, 0.9130 at step 31,200", "Past runs: 3 proposals", "workers.count: 6 instead of 8", /^5 runs: with 6 workers a step takes/, /began with promotion 3 of s3:\/\/models\/vit/);
   for (const name of ["Loss", "accuracy", "Samples per second", "Step time", "World size", "Goodput"]) {
     await page.getByRole("img", { name: new RegExp(`^${name} over time: now `) }).waitFor();
   }

@@ -4,6 +4,7 @@ import { pause } from "../../src/api/loop.ts";
 import type { Worker } from "../../src/api/types.ts";
 import { quoted } from "../../src/format/shell.ts";
 import { chosen, lastLine, rankOptions, stillFor } from "../../src/logs/choose.ts";
+import { evidence, proposalWords } from "../../src/overview/proposal_words.ts";
 import { slowWords } from "../../src/overview/slow_words.ts";
 import { pageOf, runOf, viewLink, viewOf } from "../../src/run/where.ts";
 import { nextSort } from "../../src/runs/sort.ts";
@@ -95,4 +96,12 @@ test("a difference of a few milliseconds makes nobody slow", () => {
   assert.ok(slow({ ...worker, forward_seconds: 0.06 }));
   assert.ok(unwell({ ...worker, straggler: true }));
   assert.ok(slow({ ...worker, relative_forward: null, relative: 2, step_seconds: 0.5 }));
+});
+
+test("a proposal says what it would change, on how many runs it rests, and with which figures", () => {
+  const one = { field: "workers.count", value: 6, now: 8, reason: "a step takes 0.41 s", runs: 1, figures: { step_seconds: 0.41, failures: 7 } };
+  assert.equal(proposalWords(one), "workers.count: 6 instead of 8");
+  assert.equal(proposalWords({ ...one, now: undefined, taken: true }), "workers.count: 6, taken");
+  assert.equal(evidence(one), "1 run: a step takes 0.41 s (step seconds 0.4100, failures 7)");
+  assert.equal(evidence({ ...one, runs: 5, figures: undefined }), "5 runs: a step takes 0.41 s");
 });
