@@ -21,6 +21,7 @@ _EXTRAS = {
     "kubernetes_asyncio": "kubernetes",
     "numpy": "runtime",
     "safetensors": "safetensors",
+    "sqlalchemy": "brain",
     "starlette": "ui",
     "tensorboard": "tensorboard",
     "torch": "runtime",

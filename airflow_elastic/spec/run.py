@@ -15,9 +15,10 @@ from typing import Any
 
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.codec import decode, encode
+from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.identity import without_code_paths
 from airflow_elastic.spec.models.start import StartFrom
-from airflow_elastic.spec.scaling.form import contradictions, unfolded
+from airflow_elastic.spec.scaling.form import as_written, contradictions, unfolded
 from airflow_elastic.spec.scaling.policy import ScalingPolicy
 from airflow_elastic.spec.scaling.steps import ScaleStep
 from airflow_elastic.spec.scaling.workers import Workers
@@ -300,8 +301,13 @@ class RunSpec:
         if isinstance(data, Mapping):
             if isinstance(data.get("start_from"), str):
                 data = {**data, "start_from": {"source": data["start_from"]}}
-            data = unfolded(data)
-        return decode(cls, data)
+            plain = unfolded(data)
+        else:
+            plain = data
+        try:
+            return decode(cls, plain)
+        except SpecError as error:
+            raise as_written(error, data) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` of them equals this specification."""

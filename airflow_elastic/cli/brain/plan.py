@@ -64,6 +64,8 @@ def plan(target: str, engine: str | None, steps: int | None, price: float | None
     console = say.console()
     if problem is not None:
         console.print(f"without past runs: {problem}", style="yellow", soft_wrap=True)
+    if found.own is not None and found.own.outcome == "succeeded":
+        console.print("this run has succeeded: the plan is for another like it", soft_wrap=True)
     _show(console, found.spec.name, made, priced=price is not None)
 
 

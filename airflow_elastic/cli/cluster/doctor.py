@@ -29,6 +29,7 @@ _OPTIONAL = {
     "airflow": "only Airflow's side needs it",
     "boto3": "runs on s3:// need it",
     "kubernetes_asyncio": "engines whose workers run on a cluster need it",
+    "sqlalchemy": "the memory of past runs needs it",
 }
 
 

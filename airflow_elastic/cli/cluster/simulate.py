@@ -17,7 +17,12 @@ SYNTHETIC = "synthetic"
 @click.command(cls=Command)
 @click.argument("trace")
 @click.option(
-    "--policy", "policies", multiple=True, metavar="NAME", help="Only this policy; may be repeated."
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Only this policy; may be repeated: static-least | static-requested | static-most | hpa-cpu | dlrover | "
+    "pollux | elastic-alone | elastic-shared.",
 )
 @click.option("--format", "form", metavar="NAME", help="own, philly, helios or pai.  [default: recognised]")
 @click.option("--nodes", type=COUNT, help="Machines of the cluster.  [default: as the trace says]")
@@ -60,7 +65,9 @@ def simulate(
     how long runs wait and take, and which GPU time is lost, beside what no schedule can beat.
 
     Public traces do not say how a job's speed depends on its workers. That is drawn from the seed, so that each job
-    takes as long as it did with the GPUs that it had.
+    takes as long as it did with the GPUs that it had. Philly's cluster_job_log is at
+    github.com/msr-fiddle/philly-traces. Helios' cluster_log.csv is at github.com/S-Lab-System-Group/HeliosData. The
+    pai_task_table.csv of PAI is at github.com/alibaba/clusterdata.
 
     Examples:
       airflow-elastic simulate synthetic --runs 200 --days 2 --seed 1
@@ -71,7 +78,7 @@ def simulate(
     import secrets
 
     from airflow_elastic.testing.simulator.compare import compare
-    from airflow_elastic.testing.simulator.policies.known import NAMES, policy
+    from airflow_elastic.testing.simulator.policies.known import NAMES
     from airflow_elastic.testing.simulator.report import LEGEND, document, table
     from airflow_elastic.testing.simulator.traces import own
     from airflow_elastic.testing.simulator.traces.read import FORMATS, read
@@ -82,7 +89,8 @@ def simulate(
     if form is not None and form not in FORMATS:
         raise click.BadParameter(f"given {form!r}; allowed: {', '.join(FORMATS)}", param_hint="--format")
     for name in policies:
-        policy(name)
+        if name not in NAMES:
+            raise click.BadParameter(f"given {name!r}; allowed: {', '.join(NAMES)}", param_hint="--policy")
     seed = secrets.randbelow(2**31) if seed is None else seed
     if trace == SYNTHETIC:
         what = Synthetic(

@@ -15,6 +15,9 @@ from airflow_elastic.spec.run import RunSpec
 
 #: Every object of Kubernetes has this in YAML or JSON, and no specification has it.
 _MANIFEST = re.compile(r"""^(?:\ufeff|---)?[\s{]*["']?apiVersion["']?\s*:""", re.MULTILINE)
+#: Rules that have defaults for all of their fields.
+_RULES = ("capacity", "worth")
+
 _EXAMPLE = "a mapping such as `command: [train.py]`"
 
 
@@ -32,6 +35,12 @@ class _Loader(yaml.SafeLoader):
                     text = f"the key {key.value!r} is given a second time, first in line {first.start_mark.line + 1}"
                     raise yaml.MarkedYAMLError(None, None, text, key.start_mark)
         return node
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a value. `18:00` stays text; YAML 1.1 would read 1080, a number of base 60."""
+        tag: Any = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        return "tag:yaml.org,2002:str" if number and implicit[0] and ":" in value else tag
 
 
 # A date stays text: a specification is sent as JSON, which has no dates.
@@ -75,7 +84,18 @@ def read_plain(path: str, which: str | None = None) -> dict[str, Any]:
         raise InvalidInput(f"{path}: it is empty; wanted is {_EXAMPLE}")
     if not isinstance(plain, dict):
         raise InvalidInput(f"{path}: it holds {_kind(plain)}; wanted is {_EXAMPLE}")
+    _refuse_empty_rule(path, plain)
     return plain
+
+
+def _refuse_empty_rule(path: str, plain: dict[str, Any]) -> None:
+    """Refuse a rule without a value, as `capacity:`. To YAML that is null, and the run would have no such rule."""
+    scaling = plain.get("scaling")
+    policy = scaling.get("policy") if isinstance(scaling, dict) else None
+    for name, value in policy.items() if isinstance(policy, dict) else ():
+        if value is None:
+            what = f"write `{name}: {{}}` for its defaults" if name in _RULES else "write a value"
+            raise InvalidInput(f"{path}: scaling.policy.{name}: it is empty; {what}, or leave it out")
 
 
 def _of_manifest(path: str, which: str | None) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
 
 
 def _scaling(said: Mapping[str, Any]) -> str:
-    steps = f"{said['steps']} step{'' if said['steps'] == 1 else 's'} so far"
+    steps = f"{said['steps']} scale step{'' if said['steps'] == 1 else 's'} so far"
     if said["reason"] is None:
         return f"scaling policy: {steps}"
     wanted = "" if said["wanted"] == said["workers"] else f", would have {said['wanted']}"

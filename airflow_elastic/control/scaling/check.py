@@ -28,4 +28,4 @@ def refuse_policy(spec: RunSpec, engine: Engine, now: float) -> None:
     policy = spec.scaling_policy
     if policy is not None and policy.capacity is not None and not isinstance(engine, MeasuresCapacity):
         allowed = f"none with the engine {spec.engine}, which does not say what is free"
-        raise SpecError(Problem("scaling_policy.capacity", "a rule", allowed))
+        raise SpecError(Problem("scaling.policy.capacity", "a rule", allowed))

@@ -221,7 +221,7 @@ def _unknown(known: Known, curve: Fit | None) -> Iterator[str]:
     elif len(curve.sizes) < 2:
         yield "how the time of a step changes with the workers: only one number is measured; run it with another"
     if known.total_steps is None:
-        yield "the number of steps: give --steps, or have the script say it (`total_steps`)"
+        yield "the number of steps: `airflow-elastic plan --steps N` gives it, or the script (`total_steps`)"
     if known.save_seconds is None:
         yield "the cost of a save: no checkpoint was measured"
     if known.start_seconds is None:

@@ -25,18 +25,15 @@ def check(spec: RunSpec, now: float | None = None) -> None:
     policy = spec.scaling_policy
     if policy is None:
         return
-    from croniter import croniter
-
     problems = []
     zone = _is_zone(policy.timezone)
     if not zone:
-        problems.append(Problem("scaling_policy.timezone", policy.timezone, "a name such as Europe/Berlin"))
+        problems.append(Problem("scaling.policy.timezone", policy.timezone, "a name such as Europe/Berlin"))
     for i, window in enumerate(policy.windows):
         for name in ("start", "end"):
             text = getattr(window, name)
-            if not croniter.is_valid(text):
-                allowed = "a cron expression of five fields, such as `0 20 * * *`"
-                problems.append(Problem(f"scaling_policy.windows.{i}.{name}", text, allowed))
+            if (allowed := _no_moment(text)) is not None:
+                problems.append(Problem(f"scaling.policy.windows.{i}.{name}", text, allowed))
     if zone and policy.done_by is not None:
         try:
             by = deadline_of(policy, now or 0.0)
@@ -44,7 +41,7 @@ def check(spec: RunSpec, now: float | None = None) -> None:
             by = None
         if by is None or (now is not None and by <= now):
             allowed = "a moment to come, as `06:00` or `2027-01-31T06:00`"
-            problems.append(Problem("scaling_policy.done_by", policy.done_by, allowed))
+            problems.append(Problem("scaling.policy.done_by", policy.done_by, allowed))
     if problems:
         raise SpecError(*problems)
 
@@ -55,3 +52,16 @@ def _is_zone(name: str) -> bool:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return False
     return True
+
+
+def _no_moment(text: str) -> str | None:
+    """What is allowed in place of a cron expression that has no moment; None if it has one."""
+    from croniter import CroniterBadDateError, croniter  # it takes longer to import than all of the core
+
+    if not croniter.is_valid(text):
+        return "a cron expression of five fields, such as `0 20 * * *`"
+    try:
+        croniter(text, 0.0).get_next(float)
+    except CroniterBadDateError:
+        return "a cron expression whose time comes, such as `0 20 * * *`"
+    return None

@@ -105,7 +105,7 @@ def _rules(
     if policy.capacity is not None and (room := capacity.room(policy.capacity, possible, seen)) is not None:
         limits.append(room)
         if not policy.load:  # free room alone is a reason to grow, unless the load says how much is needed
-            asks.append(room)
+            asks.insert(0, room)  # of equal numbers its reason counts: more room is what would change it
     elif worthwhile is not None and not asks:
         asks.append(worthwhile)
     return asks, limits

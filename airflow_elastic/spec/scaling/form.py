@@ -23,14 +23,29 @@ def unfolded(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     given = data.get("scaling")
     if not isinstance(given, Mapping):
+        if given is not None and not isinstance(given, list | tuple):
+            raise SpecError(Problem("scaling", given, "a mapping with `policy`, or a list of planned steps"))
+        for i, step in enumerate(given or ()):
+            if isinstance(step, Mapping) and "policy" in step:
+                why = "this is a list of planned steps; for both write a mapping with `policy` and `steps`"
+                raise SpecError(Problem(f"scaling.{i}.policy", ABSENT, why))
         return data
     if unknown := [key for key in given if key not in _FIELDS]:
-        allowed = "`steps` and `policy`, or a list of planned steps"
-        raise SpecError(*(Problem(f"scaling.{key}", ABSENT, allowed) for key in unknown))
+        why = "there is no such field; rules are fields of scaling.policy, and planned steps are in scaling.steps"
+        raise SpecError(*(Problem(f"scaling.{key}", ABSENT, why) for key in unknown))
     if "policy" in given and data.get("scaling_policy") is not None:
         raise SpecError(Problem("scaling.policy", given["policy"], "one policy: scaling_policy has another"))
     rest = {key: value for key, value in data.items() if key != "scaling"}
     return {**rest, **{_FIELDS[key]: value for key, value in given.items() if value is not None}}
+
+
+def as_written(error: SpecError, data: object) -> SpecError:
+    """The same problems, below the keys that `unfolded` has taken the fields from."""
+    if not (isinstance(data, Mapping) and isinstance(data.get("scaling"), Mapping)):
+        return error
+    keys = {field: f"scaling.{key}" for key, field in _FIELDS.items()}
+    parts = ((problem, *problem.path.partition(".")) for problem in error.problems)
+    return SpecError(*(p.at(f"{keys.get(first, first)}{dot}{rest}") for p, first, dot, rest in parts))
 
 
 def sizes(policy: ScalingPolicy, workers: Workers) -> tuple[int, ...]:
@@ -44,10 +59,8 @@ def sizes(policy: ScalingPolicy, workers: Workers) -> tuple[int, ...]:
 def contradictions(policy: ScalingPolicy, workers: Workers) -> Iterator[tuple[str, object, str]]:
     """The parts of a policy that cannot go with these workers: the path, the given value, the allowed ones."""
     if workers.at_least == workers.at_most:
-        text = (
-            f"none while workers.min and workers.max are both {workers.at_least}: there is nothing to choose"
-        )
-        yield "", "a policy", text
+        both = f"workers.min and workers.max are both {workers.at_least}, so there is nothing to choose"
+        yield "", ABSENT, f"{both}; lower workers.min or raise workers.max"
         return
     for i, size in enumerate(policy.sizes):
         if not workers.permits(size):

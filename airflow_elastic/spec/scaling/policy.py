@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from airflow_elastic.spec.errors import ABSENT
 from airflow_elastic.spec.validation import (
     Checks,
     Rule,
@@ -16,6 +17,9 @@ from airflow_elastic.spec.validation import (
 
 #: Signals that every run has; a script's own numbers are `loss` and `metrics.NAME`.
 SIGNALS = ("cpu", "memory", "gpu", "step_seconds", "samples_per_second")
+
+#: Of these, the signals that are shares, from 0 to 1.
+SHARES = ("cpu", "memory", "gpu")
 
 _METRIC = re.compile(r"metrics\.\S{1,200}")
 _DAY_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
@@ -70,11 +74,19 @@ class LoadTarget:
         with Checks() as check:
             check("signal", self.signal, signal_name)
             for name in ("target", "low", "high"):
-                if getattr(self, name) is not None:
-                    check(name, getattr(self, name), finite_positive)
+                if (value := getattr(self, name)) is not None:
+                    check(name, value, finite_positive)
+                    fits = self.signal not in SHARES or value <= 1
+                    percent = f": for {value:g} % give {value / 100:g}" if 10 <= value <= 100 else ""
+                    allowed = f"{share.allowed}{percent}"
+                    check.that(fits, name, value, allowed, across=True)
             band = self.low is not None and self.high is not None
             either = (self.target is not None) != band and (self.low is None) == (self.high is None)
-            check.that(either, "target", self.target, "either target, or both low and high", across=True)
+            given = ABSENT if self.target is None else self.target
+            allowed = "either target, or both low and high"
+            check.that(
+                either, "target", given, f"give {allowed}" if given is ABSENT else allowed, across=True
+            )
             if check.passed and self.low is not None and self.high is not None:
                 check.that(
                     self.low < self.high, "low", self.low, f"less than high, {self.high:g}", across=True
@@ -138,6 +150,7 @@ class Window:
         with Checks() as check:
             check("start", self.start, cron_text)
             check("end", self.end, cron_text)
+            check.that(self.start != self.end, "end", self.end, "another moment than start", across=True)
             check("workers", self.workers, worker_count)
 
 
@@ -202,14 +215,9 @@ class ScalingPolicy:
             names = [one.signal for one in self.load]
             twice = sorted({name for name in names if names.count(name) > 1})
             check.that(not twice, "load", ", ".join(twice), "each signal once", across=True)
-            check.that(
-                bool(
-                    self.load or self.capacity or self.worth or self.windows or self.done_by or self.gpu_hours
-                ),
-                "",
-                "no rule",
-                "at least one rule, such as capacity, load or done_by",
-                across=True,
-            )
+            rules = (self.capacity, self.worth, self.done_by, self.gpu_hours)
+            any_rule = bool(self.load or self.windows) or any(one is not None for one in rules)
+            none = "it has no rule; give at least one, such as capacity, load or done_by"
+            check.that(any_rule, "", ABSENT, none, across=True)
             both = bool(self.sizes) and self.increment is not None
             check.that(not both, "increment", self.increment, "either sizes or increment", across=True)

@@ -57,7 +57,7 @@ def _bound_cells(least: Bounds) -> list[str]:
 
 
 def _hours(seconds: float) -> str:
-    hours = seconds / 3600.0
+    hours = round(seconds / 3600.0, 3) or 0.0  # no -0.00
     return (
         f"{hours:,.0f}".replace(",", " ")
         if hours >= 100

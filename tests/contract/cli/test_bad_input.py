@@ -23,6 +23,8 @@ SCRIPT = ("--", COUNT, "1")
 
 FILES = {
     "empty.yaml": b"",
+    "norule.yaml": b"command: [t.py]\nscaling:\n  policy:\n    capacity:\n    done_by: 18:00\n",
+    "rule.yaml": b"command: [t.py]\nworkers: {count: 2, max: 4}\nscaling: {policy: {capcity: {}}}\n",
     "comment.yaml": b"# nothing\n",
     "broken.yaml": b"command: [train.py\nname: x\n",
     "binary.yaml": bytes(range(256)),
@@ -147,6 +149,19 @@ CASES = {
         "the key 'name' is given a second",
     ),
     "a mistyped field": ((*RUN, "--spec", "typo.yaml"), "did you mean workers?"),
+    "a rule without a value": (
+        (*RUN, "--spec", "norule.yaml"),
+        "norule.yaml: scaling.policy.capacity: it is empty; write `capacity: {}` for its defaults, or leave it out",
+    ),
+    "a mistyped rule": ((*RUN, "--spec", "rule.yaml"), "rule.yaml: scaling.policy.capcity: there is no such"),
+    "an unknown policy of the simulator": (
+        ("simulate", "synthetic", "--policy", "static"),
+        "--policy: given 'static'; allowed: static-least, ",
+    ),
+    "a trace that is not there": (
+        ("simulate", "cluster_job_log"),
+        "cluster_job_log: there is no such file; give the path of a trace, or `synthetic`",
+    ),
     "a value of another type": ((*RUN, "--spec", "type.yaml"), "type.yaml: workers.count: given 'two'"),
     "a number for a group": ((*RUN, "--spec", "group.yaml", "--max", "3"), "group.yaml: workers: given 2"),
     "what that number could be": ((*RUN, "--spec", "group.yaml"), "gather_seconds, such as {count: 2}"),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
+from airflow_elastic.cli.cluster.simulate import simulate
 from airflow_elastic.cli.main import main
+from airflow_elastic.testing.simulator.policies.known import NAMES
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -27,6 +30,13 @@ def test_a_table_with_the_seed_and_the_bounds(capsys: pytest.CaptureFixture[str]
     assert "10 runs" in lines[0]
     assert lines[0].endswith("seed 7")
     assert [line.split()[0] for line in lines[2:5]] == ["static-least", "elastic-shared", "no"]
+
+
+def test_its_help_names_each_policy() -> None:
+    (text,) = (
+        one.help for one in simulate.params if isinstance(one, click.Option) and one.name == "policies"
+    )
+    assert " | ".join(NAMES) in str(text)
 
 
 def test_the_seed_by_chance_gives_the_same_figures_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +76,7 @@ def test_bad_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     code, _, err = run(capsys, "synthetic", "--policy", "best")
     assert (code, "given 'best'; allowed: static-least" in err) == (2, True)
     code, _, err = run(capsys, tmp_path / "none", "--format", "philly")
-    assert (code, "No such file" in err) == (2, True)
+    assert (code, "there is no such file" in err) == (2, True)
     big = tmp_path / "big.jsonl"
     job = {"name": "a", "submitted_at": 0, "workers": 8, "steps": 9, "curve": [0.1, 1, 0]}
     big.write_text(json.dumps({"trace": "t", "nodes": 1, "gpus": 8}) + "\n" + json.dumps(job))

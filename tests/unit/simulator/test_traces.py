@@ -129,7 +129,7 @@ def test_a_bad_trace_is_refused_with_its_place(tmp_path: Path, text: str, told: 
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="No such file"):
+    with pytest.raises(TraceError, match="there is no such file"):
         read(tmp_path / "nothing", None, 1, Elasticity())
 
 

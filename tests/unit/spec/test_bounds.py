@@ -231,3 +231,5 @@ def test_a_file_with_a_number_or_a_date_that_is_none_is_refused(tmp_path: Path) 
     path.write_text("command: [t.py]\nworkers: {count: 2026-13-45}\n")
     with pytest.raises(InvalidInput, match=r"workers\.count: given '2026-13-45'"):
         RunSpec.from_dict(read_plain(str(path)))
+    path.write_text("scaling: {policy: {done_by: 18:00}}\n")  # 1080 to YAML 1.1
+    assert read_plain(str(path)) == {"scaling": {"policy": {"done_by": "18:00"}}}

@@ -15,8 +15,8 @@ import math
 from collections import deque
 
 from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.scaling.policy import ScalingPolicy
 from airflow_elastic.testing.simulator.policies.api import View
+from airflow_elastic.testing.simulator.policies.whole import Whole
 from airflow_elastic.testing.simulator.run import Run
 from airflow_elastic.testing.simulator.traces.trace import Job
 
@@ -37,7 +37,7 @@ def fastest_growth(current: int) -> int:
     return max(2 * current, current + 4)
 
 
-class Hpa:
+class Hpa(Whole):
     """One HPA for each job, from `least` to `most` workers."""
 
     name = "hpa-cpu"
@@ -50,16 +50,6 @@ class Hpa:
 
     def workers(self, job: Job, view: View) -> Workers:
         return Workers(job.workers, job.least, job.most)
-
-    def own(self, job: Job) -> ScalingPolicy | None:
-        return None
-
-    def start(self, run: Run, room: int) -> int:
-        count = run.state.target
-        return count if room >= count else 0
-
-    def least(self, run: Run) -> int:
-        return run.state.target
 
     def look(self, view: View) -> float | None:
         again: float | None = None

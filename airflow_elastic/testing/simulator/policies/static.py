@@ -7,13 +7,12 @@ room.
 from __future__ import annotations
 
 from airflow_elastic.spec.run import Workers
-from airflow_elastic.spec.scaling.policy import ScalingPolicy
 from airflow_elastic.testing.simulator.policies.api import View
-from airflow_elastic.testing.simulator.run import Run
+from airflow_elastic.testing.simulator.policies.whole import Whole
 from airflow_elastic.testing.simulator.traces.trace import Job
 
 
-class Static:
+class Static(Whole):
     """One fixed size for each job.
 
     Args:
@@ -30,18 +29,5 @@ class Static:
         sizes = {"least": job.least, "requested": job.workers, "most": job.useful}
         return Workers(sizes[self._which])
 
-    def own(self, job: Job) -> ScalingPolicy | None:
-        return None
-
-    def start(self, run: Run, room: int) -> int:
-        count = run.state.target
-        return count if room >= count else 0
-
-    def least(self, run: Run) -> int:
-        return run.state.target
-
     def look(self, view: View) -> float | None:
         return None
-
-    def ended(self, run: Run) -> None:
-        return

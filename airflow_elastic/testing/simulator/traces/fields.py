@@ -62,7 +62,8 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise TraceError(f"{path}: {reason}; give the path of a trace") from None
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else reason
+        raise TraceError(f"{path}: {why}; give the path of a trace, or `synthetic`") from None
 
 
 def rows(

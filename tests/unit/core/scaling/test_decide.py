@@ -23,6 +23,7 @@ from airflow_elastic.spec.scaling.observation import (
     Speed,
 )
 from airflow_elastic.spec.scaling.policy import (
+    SHARES,
     CapacityRule,
     LoadTarget,
     ScalingPolicy,
@@ -47,9 +48,13 @@ def policies(draw: st.DrawFn, workers: Workers) -> ScalingPolicy:
     names = draw(
         st.lists(st.sampled_from(["cpu", "gpu", "samples_per_second", "metrics.queue"]), unique=True)
     )
-    targets = st.floats(0.05, 100)
+    targets, shares = st.floats(0.05, 100), st.floats(0.05, 1)
     load = tuple(
-        LoadTarget(name, target=draw(targets), each=draw(st.booleans()) and name.startswith("metrics"))
+        LoadTarget(
+            name,
+            target=draw(shares if name in SHARES else targets),
+            each=draw(st.booleans()) and name.startswith("metrics"),
+        )
         for name in names
     )
     permitted = [n for n in range(workers.at_least, workers.at_most + 1) if workers.permits(n)]

@@ -303,13 +303,17 @@ def test_others_measurements_are_scaled_to_this_machine() -> None:
 @pytest.mark.parametrize(
     ("policy", "path"),
     [
-        ({"capacity": {}, "timezone": "Mars/Base"}, "scaling_policy.timezone"),
+        ({"capacity": {}, "timezone": "Mars/Base"}, "scaling.policy.timezone"),
         (
             {"windows": [{"start": "0 25 * * *", "end": "0 6 * * *", "workers": 2}]},
-            "scaling_policy.windows.0.start",
+            "scaling.policy.windows.0.start",
         ),
-        ({"done_by": "2020-01-01T00:00"}, "scaling_policy.done_by"),
-        ({"done_by": "2027-02-31T00:00"}, "scaling_policy.done_by"),
+        (
+            {"windows": [{"start": "0 20 30 2 *", "end": "0 6 * * *", "workers": 2}]},
+            "scaling.policy.windows.0.start",
+        ),
+        ({"done_by": "2020-01-01T00:00"}, "scaling.policy.done_by"),
+        ({"done_by": "2027-02-31T00:00"}, "scaling.policy.done_by"),
     ],
 )
 def test_a_policy_that_can_never_be_carried_out_is_refused(policy: dict[str, Any], path: str) -> None:
@@ -331,3 +335,68 @@ def test_a_policy_without_a_rule_or_a_choice_is_refused() -> None:
         with pytest.raises(SpecError):
             bad()
     assert isinstance(spec_of(capacity={}).scaling_policy, ScalingPolicy)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        (
+            {"capacity": {}},
+            "scaling.capacity: there is no such field; rules are fields of scaling.policy, and planned steps are in "
+            "scaling.steps",
+        ),
+        ("auto", "scaling: given 'auto'; allowed: a mapping with `policy`, or a list of planned steps"),
+        (
+            [{"policy": {"capacity": {}}}, {"workers": 4, "at_step": 3}],
+            "scaling.0.policy: this is a list of planned steps; for both write a mapping with `policy` and `steps`",
+        ),
+        ({"policy": {"capcity": {}}}, "scaling.policy.capcity: there is no such field; "),
+        (
+            {"policy": {"capacity": {}}, "steps": [{"workers": 40, "at_step": 3}]},
+            "scaling.steps.0.workers: given 40;",
+        ),
+        (
+            {"policy": {"load": [{"signal": "cpu", "target": 80}]}},
+            "scaling.policy.load.0.target: given 80.0; allowed: a number above 0 and at most 1: for 80 % give 0.8",
+        ),
+        (
+            {"policy": {"load": [{"signal": "cpu", "low": 0.5, "high": 70}]}},
+            "scaling.policy.load.0.high: given 70.0; allowed: a number above 0 and at most 1: for 70 % give 0.7",
+        ),
+        (
+            {"policy": {"load": [{"signal": "cpu"}]}},
+            "scaling.policy.load.0.target: give either target, or both low and high",
+        ),
+        (
+            {"policy": {"gpu_hours": 0}},
+            "scaling.policy.gpu_hours: given 0.0; allowed: a finite number greater than 0",
+        ),
+        (
+            {"policy": {"windows": [{"start": "0 20 * * *", "end": "0 20 * * *", "workers": 4}]}},
+            "scaling.policy.windows.0.end: given '0 20 * * *'; allowed: another moment than start",
+        ),
+        (
+            {"policy": {}},
+            "scaling.policy: it has no rule; give at least one, such as capacity, load or done_by",
+        ),
+    ],
+)
+def test_an_error_has_the_words_of_the_specification(scaling: object, said: str) -> None:
+    workers = {"count": 2, "min": 1, "max": 8}
+    with pytest.raises(SpecError) as refused:
+        RunSpec.from_dict({"command": ["t.py"], "workers": workers, "scaling": scaling})
+    assert str(refused.value).startswith(said)
+    assert len(refused.value.problems) == 1
+
+
+def test_a_policy_that_has_nothing_to_choose_is_told_what_to_change() -> None:
+    with pytest.raises(
+        SpecError, match=r"scaling\.policy: workers\.min and workers\.max are both 2, .* raise workers\.max"
+    ):
+        spec_of(capacity={}, count=2, min=2, max=2)
+
+
+def test_a_run_that_is_early_enough_says_that_there_is_no_room_to_grow() -> None:
+    spec = spec_of(capacity={}, done_by="06:00")
+    found = decided(spec, look(1, capacity=Capacity(NOON, 0, "2 processors")))
+    assert (found.rule, found.reason) == ("capacity", "there is room for 0 more")

@@ -60,7 +60,7 @@ export function Tiles({ overview }: { overview: Overview }) {
 /** The newest decision of the scaling policy, and why. */
 function ScalingTile({ workers, wanted, reason, steps }: Scaling) {
   const value = workers === wanted ? count(workers, "worker") : `${grouped(workers)}, wants ${grouped(wanted)}`;
-  return <Tile name="Scaling policy" value={value} more={reason ?? `no decision yet, ${count(steps, "step")} so far`} />;
+  return <Tile name="Scaling policy" value={value} more={reason ?? `no decision yet, ${count(steps, "scale step")} so far`} />;
 }
 
 /** How near the run is to its early stop. */
