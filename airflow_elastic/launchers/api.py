@@ -49,9 +49,10 @@ class Launcher:
         command: renders the worker's command line. For an `elastic` launcher this is the command of *one rank*, which
             our agent starts. For any other launcher it starts all ranks of the worker.
         elastic: whether workers may join and leave a live attempt.
-        spare: for an elastic launcher, renders the command of a spare: a process, with this interpreter, that imports
-            ahead what ranks need. To become a rank it reads one line of JSON: the rank's `command`, `environment` and
-            `output`, a file. An empty list if ranks need a new process. None for a launcher without spares.
+        fork_server: for an elastic launcher, renders the command of a process, with this interpreter, that imports
+            ahead what ranks need, and is forked for each rank. Its last argument, added to the command, is the
+            descriptor of a socket: `runtime/rank/forked.py` has the protocol. An empty list if ranks need a new
+            process. None for a launcher without one.
         check: raises SpecError for specifications that the launcher cannot carry out.
         options: a dataclass that `launcher_options` are decoded into; None for a launcher without options.
         module: a module that must be importable on the workers; None if the launcher needs only this package.
@@ -61,7 +62,7 @@ class Launcher:
     summary: str
     command: Callable[[RunSpec, Place], list[str]]
     elastic: bool = False
-    spare: Callable[[RunSpec, str], list[str]] | None = None
+    fork_server: Callable[[RunSpec, str], list[str]] | None = None
     check: Callable[[RunSpec], None] = lambda spec: None
     module: str | None = None
     options: type[Any] | None = None

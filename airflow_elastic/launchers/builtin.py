@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,26 @@ if TYPE_CHECKING:
     from airflow_elastic.spec.run import RunSpec
 
 
+class Start(StrEnum):
+    """How ranks start."""
+
+    FORK = "fork"
+    COLD = "cold"
+
+
 @dataclass(frozen=True, slots=True)
 class TorchrunOptions:
     """`launcher_options` of torchrun.
 
     Attributes:
-        spares: whether each worker keeps a spare process for each of its ranks, with torch already imported. A restart
-            then begins at the start of the script. Each spare takes 0.4 GB of memory; with little free memory there are
-            none. Environment variables that the script sets before it imports torch come too late for a spare: give
-            them in `env`, or set this to false. Default: true.
+        start: how a rank starts. `fork`: as a fork of a process that has imported torch, once for all ranks of a
+            worker; so a rank begins with the script, and shares memory. Environment variables that the script sets
+            before it imports torch come too late: give them in `env`, or start `cold`. `cold`: each rank in a new
+            process. Default: `fork`.
+        spares: the former name; false is `start: cold`. Default: true.
     """
 
+    start: Start = Start.FORK
     spares: bool = True
 
 
@@ -37,11 +47,12 @@ def _rank_command(spec: RunSpec, place: Place) -> list[str]:
     return [place.python, "-u", _START_RANK, "--", *spec.command]
 
 
-def _spare_command(spec: RunSpec, python: str) -> list[str]:
+def _fork_server_command(spec: RunSpec, python: str) -> list[str]:
     options: TorchrunOptions = TORCHRUN.options_of(spec)
     script = spec.command[0]
     of_python = script == "-m" or script.endswith(".py")
-    return [python, "-u", _START_RANK, "--stand-by"] if options.spares and of_python else []
+    forks = options.start is Start.FORK and options.spares
+    return [python, "-u", _START_RANK, "--fork-server"] if forks and of_python else []
 
 
 def _torchrun(spec: RunSpec, place: Place) -> list[str]:
@@ -95,7 +106,7 @@ TORCHRUN = Launcher(
     summary="torchrun's environment for each rank, started by our agents: workers join and leave a live attempt",
     command=_rank_command,
     elastic=True,
-    spare=_spare_command,
+    fork_server=_fork_server_command,
     options=TorchrunOptions,
 )
 

@@ -30,8 +30,8 @@ from airflow_elastic.adapters.records.job_files import Result, attempt_of
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.records.reports import newest_fence
 from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.runtime.agent.fork_server import ForkServer
 from airflow_elastic.runtime.agent.reporting.stdout_copy import StdoutCopy
-from airflow_elastic.runtime.agent.spares import Spares
 from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
@@ -90,10 +90,10 @@ def main() -> int:
             reason = f"node-{index} did not start: {refusal or 'no job'}"
             return _code(_leave(Result("lost", time.time(), reason=reason)))
         node = Worker(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
-        spares = Spares(node)
-        spares.begin()
+        server = ForkServer(node)
+        server.begin()
 
-        # These import torch. It takes as long here as in the spares, which do it at the same time.
+        # These import torch. It takes as long here as in the fork server, which does it at the same time.
         from airflow_elastic.runtime.agent.agent import run_worker
         from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
         from airflow_elastic.runtime.agent.reporting.reporter import Reporter
@@ -101,7 +101,7 @@ def main() -> int:
 
         reporter = Reporter(node, also_to_trainer(LeadChannel(node), env))
         with StdoutCopy(node):
-            run_worker(node, spares, reporter, lambda result: results.append(_leave(result)))
+            run_worker(node, server, reporter, lambda result: results.append(_leave(result)))
         files.write(f"node-{index}/result.json", results[0])
     except ElasticError as error:
         if results:

@@ -24,7 +24,7 @@ from airflow_elastic.core.event_sentences import waiting
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
-from airflow_elastic.runtime.agent.spares import WAITING
+from airflow_elastic.runtime.rank.forked import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -191,12 +191,12 @@ class Driven:
         assert agent is not None
         os.kill(agent.parent, signal.SIGKILL)
 
-    def spares(self) -> int:
-        """How many processes have imported what the next ranks will need, and wait."""
+    def fork_servers(self) -> int:
+        """How many processes have imported what ranks need, and can be forked."""
         return len(processes.called(self._processes(), WAITING))
 
     def _processes(self) -> list[processes.Process]:
-        """What agents have started in this attempt: ranks, what these have started, and spares."""
+        """What agents have started in this attempt: ranks, what these have started, and fork servers."""
         return processes.marked("AIRFLOW_ELASTIC_JOB", self.state.attempt.job or "")
 
 

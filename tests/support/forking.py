@@ -1,7 +1,7 @@
 """Runs of the local engine without the import of torch in each process: most of what such a run costs.
 
 What a test's own process submits is started by forks of one process (`forked/zygote.py`): node hosts, and the ranks of
-launchers that keep spares. All others are real starts: those of command lines and Airflow, of other launchers, and of
+launchers that fork them. All others are real starts: those of command lines and Airflow, of other launchers, and of
 tests that say `@pytest.mark.real_start`.
 """
 

@@ -4,7 +4,7 @@ In: the job's record, and orders from the controller. Out: rank processes, repor
 
 - `agent`: the agent from start to end. `worker`: its state. `node_host`: starts the agents of the engine `local`.
 - `elastic_worker`: starts ranks again in place. `command_worker`: runs the command of another launcher.
-- `rendezvous`: brings workers together. `rank_group`: the ranks of one generation. `spares`: processes kept ready.
+- `rendezvous`: brings workers together. `rank_group`: the ranks of one generation. `fork_server`: forks ranks.
 
 On SIGTERM, `agent` notes the request. `elastic_worker` then asks the ranks, through `worker.parked`, to finish their
 step and save (`session.save_schedule`). `worker.flush` writes that to storage before the agent ends.

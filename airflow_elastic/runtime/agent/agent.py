@@ -22,10 +22,10 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.runtime.agent.command_worker import run_command
 from airflow_elastic.runtime.agent.elastic_worker import run_elastic
+from airflow_elastic.runtime.agent.fork_server import ForkServer
 from airflow_elastic.runtime.agent.reporting.channels import FolderChannel
 from airflow_elastic.runtime.agent.reporting.log_copies import LogCopies
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
-from airflow_elastic.runtime.agent.spares import Spares
 from airflow_elastic.runtime.agent.worker import LOCALHOST, Stopped, Worker
 from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
@@ -50,16 +50,16 @@ def run_agent(files: JobFiles, index: int) -> None:
         return
     _log_to(files, index)
     node = Worker(files, record, index, open_store(record.run_uri))
-    spares = Spares(node)
-    spares.begin()
+    server = ForkServer(node)
+    server.begin()
     reporter = Reporter(node, FolderChannel(node))
     write = partial(files.write, f"node-{index}/result.json")
-    run_worker(node, spares, reporter, write, partial(files.end, index))
+    run_worker(node, server, reporter, write, partial(files.end, index))
 
 
 def run_worker(
     node: Worker,
-    spares: Spares,
+    server: ForkServer,
     reporter: Reporter,
     write: Callable[[Result], None],
     ended: Callable[[], None] = lambda: None,
@@ -68,7 +68,7 @@ def run_worker(
 
     Args:
         node: the worker.
-        spares: its spares, begun. This function ends them.
+        server: forks its ranks; begun. This function ends it.
         reporter: reports progress, and receives orders.
         write: records the result. Called before anything else ends: when this process is gone, the result is there.
         ended: called when only logs are left to copy, if there are any.
@@ -100,7 +100,7 @@ def run_worker(
         for one in followers:
             one.start()
         elastic = find_launcher(spec.launcher).elastic
-        result = run_elastic(node, spares, reporter.now) if elastic else run_command(node)
+        result = run_elastic(node, server, reporter.now) if elastic else run_command(node)
         result = _with_checkpoint(result, persister)
     except Stopped:
         node.flush()
@@ -114,7 +114,7 @@ def run_worker(
         write(result)
         copies.end()
         try:
-            spares.end()
+            server.end()
             reporter.stop()
             persister.stop()
             for one in followers:

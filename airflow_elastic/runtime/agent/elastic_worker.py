@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from airflow_elastic.adapters.records.job_files import Members
-    from airflow_elastic.runtime.agent.spares import Spares
+    from airflow_elastic.runtime.agent.fork_server import ForkServer
     from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 #: How often the agent looks for orders. It notices the end of a rank at once.
 ORDERS_SECONDS = 0.25
 
-#: How long after the start of its ranks a worker starts new spares, once the ranks train; how often it checks them.
-BEGUN_SECONDS, SPARES_SECONDS = 10.0, 2.0
+#: How often the agent checks that its fork server lives.
+SERVER_SECONDS = 2.0
 
 #: How long a worker that is done waits for the others.
 EXIT_SECONDS = 60.0
@@ -49,17 +49,17 @@ EAGER_SECONDS = 10.0
 REPORTED_ERRORS, REPORTED_CHARACTERS = 2, 8000
 
 
-def run_elastic(node: Worker, spares: Spares, report: Callable[[], None]) -> Result:
+def run_elastic(node: Worker, server: ForkServer, report: Callable[[], None]) -> Result:
     """Run the worker to its end. Returns how it ended. Raises Stopped.
 
     Args:
         node: the worker.
-        spares: its spares.
+        server: forks its ranks.
         report: reports the progress of its ranks.
     """
     while True:
         try:
-            result = _run_ranks(node, spares)
+            result = _run_ranks(node, server)
             if result.outcome == "succeeded":
                 keep_last(node)
         except DistError:
@@ -120,7 +120,7 @@ def _stands_by(node: Worker) -> bool:
     return True
 
 
-def _run_ranks(node: Worker, spares: Spares) -> Result:
+def _run_ranks(node: Worker, server: ForkServer) -> Result:
     """Run its ranks, one generation after another, until they have ended."""
     spec = with_script(node)
     place = Place(node.record.python, node.index, spec.workers.count, node.address, 0)
@@ -131,8 +131,8 @@ def _run_ranks(node: Worker, spares: Spares) -> Result:
         except LeftGeneration:
             return Result("left", time.time(), reason="left by a scale step")
         try:
-            with RankGroup(node, command, rank_environments(node, members, meeting), spares) as group:
-                result = _watch(node, group, spares)
+            with RankGroup(node, command, rank_environments(node, members, meeting), server) as group:
+                result = _watch(node, group, server)
                 if result is not None and result.outcome == "succeeded":
                     _wait_for_the_others(node, members, store)
         finally:
@@ -141,16 +141,14 @@ def _run_ranks(node: Worker, spares: Spares) -> Result:
             return result
 
 
-def _watch(node: Worker, group: RankGroup, spares: Spares) -> Result | None:
+def _watch(node: Worker, group: RankGroup, server: ForkServer) -> Result | None:
     """Wait for the end of the ranks. Returns None if they must start again in a newer generation. Raises Stopped."""
-    began = looked = time.monotonic()
+    looked = time.monotonic()
     while True:
         group.rest(ORDERS_SECONDS)
-        if time.monotonic() - looked > SPARES_SECONDS:
+        if time.monotonic() - looked > SERVER_SECONDS:
             looked = time.monotonic()
-            spares.look()
-            if looked - began > BEGUN_SECONDS and (node.step() or not node.pages()):
-                spares.begin()
+            server.look()
         codes = group.codes
         if any(codes.values()):
             # Ranks that end from now on are ended because of this failure, so they are not reported.

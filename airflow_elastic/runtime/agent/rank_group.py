@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_elastic.adapters.records.job_files import Meeting, Members
-    from airflow_elastic.runtime.agent.spares import Spares
+    from airflow_elastic.runtime.agent.fork_server import ForkedRank, ForkServer
     from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class RankGroup:
         node: the worker.
         command: the command of each rank.
         environments: the environment of each rank.
-        spares: the worker's spares.
+        server: forks ranks; without it they start in new processes.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class RankGroup:
         node: Worker,
         command: Sequence[str],
         environments: Sequence[dict[str, str]],
-        spares: Spares,
+        server: ForkServer,
     ) -> None:
         self._node, self._command, self._environments = node, command, environments
-        self._spares, self._warm = spares, 0
-        self._ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self._server, self._forked = server, 0
+        self._ranks: dict[int, subprocess.Popen[bytes] | ForkedRank] = {}
         self._alive = select.poll()
         self._pidfds: set[int] = set()
 
@@ -103,10 +103,10 @@ class RankGroup:
             self._end()
             raise
         log.info(
-            "generation %d: ranks %s started, %d of them by spares",
+            "generation %d: ranks %s started, %d of them by forks",
             self._node.generation,
             ", ".join(map(str, self._ranks)),
-            self._warm,
+            self._forked,
         )
         return self
 
@@ -135,9 +135,9 @@ class RankGroup:
         output = self._node.logs / layout.rank_log(self._node.generation, rank)
         # torchrun replaces this in arguments, too.
         command = [word.replace("${local_rank}", environment["LOCAL_RANK"]) for word in self._command]
-        spare = self._spares.become(command, environment, output)
-        self._warm += spare is not None
-        self._ranks[rank] = process = spare or _cold(command, environment, output)
+        forked = self._server.fork(command, environment, output)
+        self._forked += forked is not None
+        self._ranks[rank] = process = forked or _cold(command, environment, output)
         self._node.note(rank, process.pid)
         descriptor = os.pidfd_open(process.pid)
         self._alive.register(descriptor, select.POLLIN)

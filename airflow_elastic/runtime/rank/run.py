@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> None:
-    """Run the script, module or program in the arguments. With --stand-by, wait for an order that names it.
+    """Run the script, module or program in the arguments. With --fork-server, a forked process does.
 
     Args:
         arguments: of `start_rank.py`.
         loaded: see `main_module.run`.
         path: see `main_module.run`.
     """
-    if arguments[:1] == ["--stand-by"]:
-        from airflow_elastic.runtime.agent.spares import stand_by
+    if arguments[:1] == ["--fork-server"]:
+        from airflow_elastic.runtime.rank.forked import serve
 
-        arguments = stand_by()
+        arguments = serve(int(arguments[1]))
     be_called(f"rank-{os.environ.get('RANK', '?')}")
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     started = str(getattr(sys.modules["__main__"], "__file__", ""))

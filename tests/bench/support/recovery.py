@@ -23,7 +23,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
-from airflow_elastic.runtime.agent.spares import WAITING
+from airflow_elastic.runtime.rank.forked import WAITING
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -163,7 +163,7 @@ class Recovery:
         At a random moment once it has trained for a while, as most do that fail, or at the beginning (`early`).
         """
         if kind != "early":
-            await self._spares()
+            await self._fork_servers()
         await asyncio.sleep(self._luck.uniform(0.2, 1.5))
         files, index = job_files(self._job()), self._luck.randrange(WORLD)
         pid = self._agent_pid(index) if kind == "node" else self._rank_pid(index)
@@ -193,8 +193,8 @@ class Recovery:
             done.moments["met"], done.first_step_at = stretch.started_at, stretch.first_step_at
         return done
 
-    async def _spares(self) -> None:
-        """Wait for processes that have imported what the next ranks will need."""
+    async def _fork_servers(self) -> None:
+        """Wait for the processes that the next ranks are forked from."""
         while len(linux.called(linux.marked("AIRFLOW_ELASTIC_JOB", self._job().name), WAITING)) < WORLD:
             assert not self.driving.done()
             await asyncio.sleep(0.2)

@@ -113,7 +113,7 @@ def test_killed_around_a_scale_step(point: int, tmp_path: Path) -> None:
 def test_killed_around_a_restart_in_place(point: int, tmp_path: Path) -> None:
     """With the launcher torchrun the agents outlive the rank that dies, and the next attempt begins in their job."""
     # Its ranks do not meet: they have to start at once, and not when each of them has torch, which it never asks for.
-    run = begin(tmp_path, launcher="torchrun", launcher_options={"spares": False})
+    run = begin(tmp_path, launcher="torchrun", launcher_options={"start": "cold"})
     finish(controller(tmp_path, point))
     code, output = finish(controller(tmp_path))
     assert code == 0, output

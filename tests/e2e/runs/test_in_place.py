@@ -148,11 +148,11 @@ async def test_a_worker_that_is_done_comes_back_where_a_peer_fails_at_the_very_e
 
 @pytest.mark.real_start
 async def test_ranks_that_follow_have_torch_when_they_start(tmp_path: Path) -> None:
-    """Once ranks train, each worker keeps a process for each of its own that has imported it ahead."""
+    """Each worker has a process that has imported it, and is forked for each of its ranks."""
     spec = training("--epochs=1000", "--step-seconds=0.05")
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(1)
-        await driven.until(lambda: driven.spares() == 2, "spares")
+        await driven.until(lambda: driven.fork_servers() == 2, "fork servers")
         await losing_a_rank(driven, 1)
         progress = driven.run.progress
         await driven.until(
@@ -160,7 +160,7 @@ async def test_ranks_that_follow_have_torch_when_they_start(tmp_path: Path) -> N
         )
         for index in (0, 1):
             text = (driven.files.node(index) / "agent.log").read_text()
-            assert f"generation 2: ranks {index} started, 1 of them by spares" in text
+            assert f"generation 2: ranks {index} started, 1 of them by forks" in text
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert (state.outcome, state.restarts_used) == ("stopped", 1)

@@ -97,7 +97,7 @@ def test_a_rank_alone(module: bool, ground: Ground) -> None:
 
 
 def test_two_ranks_as_their_agent_starts_them(ground: Ground, two: dict[str, Facts]) -> None:
-    """The short form for the launcher `torchrun`: without controller, and by no spare."""
+    """The short form for the launcher `torchrun`: without controller, and by no fork."""
     ours = ground.ranks("by-agent", "project", "tools/facts.py", procs=2)
     compare_two(ours, two, "fresh")
 
@@ -111,7 +111,7 @@ def compare_two(ours: dict[str, Facts], theirs: dict[str, Facts], start: str) ->
 
 @pytest.fixture(scope="module")
 def run(ground: Ground) -> dict[str, Facts]:
-    """One run: its first rank, born of a spare; one that is restarted in its place; and those after a scale step."""
+    """One run: its first rank, forked; one that is restarted in its place; and those after a scale step."""
     words = ("--workers", "1", "--max", "2", "--backoff-limit", "1", "--", "tools/facts.py")
     with ground.run("run", "project", *words) as process:
         folder = ground.facts("run")
@@ -125,7 +125,7 @@ def run(ground: Ground) -> dict[str, Facts]:
 def test_a_first_rank(run: dict[str, Facts], torchrun: dict[str, Facts]) -> None:
     ours = run["1-1-0"]
     assert len(ours) > 150
-    compare(ours, torchrun["0-None-0"], "torchrun", "spare" if ours["warm"] else "fresh")
+    compare(ours, torchrun["0-None-0"], "torchrun", "fork" if ours["warm"] else "fresh")
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_a_rank_that_is_restarted(run: dict[str, Facts], torchrun: dict[str, Fac
     ours, theirs = run["2-2-0"], torchrun["1-None-0"]
     theirs.pop("the end")  # ours is ended by the scale step
     assert ours["env.TORCHELASTIC_RESTART_COUNT"] == theirs["env.TORCHELASTIC_RESTART_COUNT"] == "1"
-    compare(ours, theirs, "torchrun", "spare" if ours["warm"] else "fresh")
+    compare(ours, theirs, "torchrun", "fork" if ours["warm"] else "fresh")
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_ranks_after_a_scale_step(rank: str, run: dict[str, Facts], torchrun: di
     ours.pop("the end", None)
     world = dict.fromkeys(("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "2")
     world |= dict.fromkeys(("RANK", "GROUP_RANK", "ROLE_RANK"), rank)
-    compare(ours, theirs, "torchrun", "spare" if ours["warm"] else "fresh", **world)
+    compare(ours, theirs, "torchrun", "fork" if ours["warm"] else "fresh", **world)
 
 
 @pytest.mark.slow
@@ -154,15 +154,15 @@ def test_two_ranks_of_a_worker(ground: Ground, two: dict[str, Facts]) -> None:
     ) as process:
         pass
     assert process.returncode == 0, ground.output("procs")
-    compare_two(ours := ground.told("procs"), two, "spare" if ours["1-1-0"]["warm"] else "fresh")
+    compare_two(ours := ground.told("procs"), two, "fork" if ours["1-1-0"]["warm"] else "fresh")
 
 
 @pytest.mark.slow
-def test_a_module_without_spares(ground: Ground) -> None:
+def test_a_module_with_a_cold_start(ground: Ground) -> None:
     words = (sys.executable, "-P", "-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=0")
     theirs = ground.plain("torchrun-m", "modules", *words, "-m", "package.facts")
     (ground.root / "spec.yaml").write_text(
-        "launcher_options: {spares: false}\nrestart: {policy: Never, backoff_limit: 0}\n"
+        "launcher_options: {start: cold}\nrestart: {policy: Never, backoff_limit: 0}\n"
         f"command: {json.dumps(['-m', 'package.facts', *ARGUMENTS])}\n"
     )
     with ground.run("module", "modules", "--spec", "../spec.yaml", "--", "-m", "package.facts"):

@@ -174,7 +174,7 @@ def in_stage(module: ModuleType) -> None:
     """What is copied, and what is told of it."""
 
     def mine() -> Death:
-        return death(int(os.environ.get("AIRFLOW_ELASTIC_ATTEMPT", "0")))  # a spare does not know it yet
+        return death(int(os.environ.get("AIRFLOW_ELASTIC_ATTEMPT", "0")))  # a fork server does not know it
 
     def point(where: str) -> None:
         if (note := STAGED.note) is not None:

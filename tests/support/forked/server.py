@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -106,15 +105,6 @@ def end(main: Callable[[], Any]) -> None:
 # -- ranks -------------------------------------------------------------------------------------------------------
 
 
-class Rank(subprocess.Popen):  # type: ignore[type-arg]
-    """A child that nobody had to execute: waited for as any other one."""
-
-    def __init__(self, pid: int, command: list[str]) -> None:
-        self.args, self.pid, self.returncode = command, pid, None  # type: ignore[assignment]
-        self.stdin = self.stdout = self.stderr = None
-        self._child_created, self._waitpid_lock = True, threading.Lock()
-
-
 class Mould:
     """A child of an agent, from before that has threads: it forks the agent's ranks."""
 
@@ -131,9 +121,9 @@ class Mould:
         # What the one between has forked becomes ours when that one ends.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
-    def rank(self, order: dict[str, Any]) -> Rank:
+    def rank(self, order: dict[str, Any]) -> int:
         self._way.send(json.dumps(order).encode())
-        return Rank(int(self._way.recv(100)), order["command"])
+        return int(self._way.recv(100))
 
 
 def _mould(way: socket.socket) -> None:
@@ -173,27 +163,27 @@ def prepare(loaded: frozenset[str], path: list[str]) -> None:
 
     import airflow_elastic.runtime.agent.node_host
     import airflow_elastic.runtime.session.session  # noqa: F401
-    from airflow_elastic.runtime.agent import agent, spares
+    from airflow_elastic.runtime.agent import agent, fork_server
 
     torch.optim.SGD([torch.zeros(1)], lr=0.1)
     moulds: list[Mould] = []
 
-    class Forked(spares.Spares):
-        """Nothing has to wait: a rank begins with torch, by a fork."""
+    class Forked(fork_server.ForkServer):
+        """Nothing has to wait for an import: the server is a fork, too."""
 
         def begin(self) -> None:
             if not moulds:
                 super().begin()
 
-        def become(
+        def fork(
             self, command: Any, environment: dict[str, str], output: Path
-        ) -> subprocess.Popen[bytes] | None:
+        ) -> fork_server.ForkedRank | None:
             if not (
                 moulds and self._command() and early(environment) == early(STARTED) and fits(environment)
             ):
-                return super().become(command, environment, output)
+                return super().fork(command, environment, output)
             order = {"command": command, "environment": environment, "output": str(output)}
-            return moulds[0].rank({**order, "folder": os.getcwd()})
+            return fork_server.ForkedRank(moulds[0].rank({**order, "folder": os.getcwd()}))
 
     run_agent = agent.run_agent
 
@@ -201,7 +191,7 @@ def prepare(loaded: frozenset[str], path: list[str]) -> None:
         moulds.append(Mould())
         run_agent(*args)
 
-    agent.Spares, agent.run_agent = Forked, with_mould  # type: ignore[attr-defined, misc]
+    agent.ForkServer, agent.run_agent = Forked, with_mould  # type: ignore[attr-defined, misc]
     gc.freeze()
     gc.enable()
 

@@ -163,8 +163,8 @@ class Ground:
     def ranks(self, name: str, folder: str, *command: str, procs: int) -> dict[str, Facts]:
         """Start all ranks of a worker, of the launcher `torchrun`, by what its agent starts them with."""
         # These import torch, which only this start needs.
+        from airflow_elastic.runtime.agent.fork_server import ForkServer
         from airflow_elastic.runtime.agent.rank_group import RankGroup, rank_environments
-        from airflow_elastic.runtime.agent.spares import Spares
         from tests.support.training.saving import SavingWorker
 
         node = SavingWorker(f"{self.root / name}-run").node
@@ -178,7 +178,7 @@ class Ground:
             mock.patch.dict(os.environ, self.environment(name), clear=True),
             contextlib.chdir(self.root / folder),
             RankGroup(
-                node, words, rank_environments(node, node.members, Meeting("127.0.0.1", 1)), Spares(node)
+                node, words, rank_environments(node, node.members, Meeting("127.0.0.1", 1)), ForkServer(node)
             ) as group,
         ):
             until(lambda: len(group.codes) == procs, "the ranks' end")

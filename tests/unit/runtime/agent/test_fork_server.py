@@ -1,0 +1,343 @@
+"""Ranks, started afresh and by a fork of a process that has imported torch: a script must not be able to tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import airflow_elastic
+from airflow_elastic.adapters.host.processes import marked, readable
+from airflow_elastic.adapters.records.job_files import Meeting
+from airflow_elastic.launchers import TORCHRUN, Place
+from airflow_elastic.runtime.agent import fork_server as module
+from airflow_elastic.runtime.agent import rank_group as module_of_group
+from airflow_elastic.runtime.agent.fork_server import ForkServer
+from airflow_elastic.runtime.agent.rank_group import RankGroup
+from airflow_elastic.runtime.agent.worker import Worker
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RunSpec, SecretRef, Workers
+from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.training.saving import SavingWorker
+
+START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime/rank/start_rank.py")
+
+#: What a script can see of the process that it runs in.
+SCRIPT = """
+import json, os, sys
+warm = {"torch", "airflow_elastic.runtime.session.session"} <= sys.modules.keys()
+import torch
+print("on error", file=sys.stderr)
+print(json.dumps({
+    "warm": warm, "argv": sys.argv, "cwd": os.getcwd(), "name": __name__, "path": sys.path[:2],
+    "stdin": sys.stdin.read(), "threads": torch.get_num_threads(), "file": __file__,
+    **{f"${key}": value for key, value in os.environ.items()}, "comm": open("/proc/self/comm").read().strip(),
+    "session": os.getsid(0) == os.getpid(), "descriptors": sorted(os.listdir("/proc/self/fd"))[:-1],
+    "argument": os.environ.get("ODD"),
+}))
+sys.exit(int(os.environ.get("CODE", "0")))
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Worker]:
+    """A worker of two ranks; nothing that it has started may be left."""
+    made = SavingWorker(str(tmp_path / "run")).node
+    script = tmp_path / "work" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SCRIPT)
+    spec = RunSpec(
+        ("train.py", "--of", "two words"), workers=Workers(1, procs=2), working_dir=str(script.parent)
+    )
+    made.record = replace(made.record, spec=spec, name=f"job-{os.getpid()}-{tmp_path.name}")
+    yield made
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    # What was killed takes a moment to be gone.
+    while left := marked("AIRFLOW_ELASTIC_JOB", made.record.name):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server(node: Worker) -> Iterator[ForkServer]:
+    """Not begun yet; ended after the test."""
+    made = ForkServer(node)
+    yield made
+    made.end()
+
+
+def command(node: Worker) -> list[str]:
+    return TORCHRUN.command(node.record.spec, Place(sys.executable, 0, 1, "", 0))
+
+
+def environments(node: Worker, **more: str) -> list[dict[str, str]]:
+    alike = {**os.environ, **node.environment(), **more}
+    return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+
+
+def run_ranks(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch, **more: str
+) -> dict[int, int]:
+    """Run the ranks to their end, in the worker's folder; returns their exit codes."""
+    monkeypatch.chdir(node.record.spec.working_dir or ".")
+    with RankGroup(node, command(node), environments(node, **more), server) as group:
+        while len(group.codes) < 2:
+            group.rest(1.0)
+        return group.codes
+
+
+def seen(node: Worker, rank: int) -> dict[str, object]:
+    lines = node.rank_logs()[rank].read_text().splitlines()
+    assert lines[0] == "on error"
+    found: dict[str, object] = json.loads(lines[1])
+    return found
+
+
+def test_a_script_sees_the_same_either_way(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"ODD": "ü\n\udce4 \" ' {}", "CODE": "138"}
+    monkeypatch.chdir(node.record.spec.working_dir or ".")
+    assert run_ranks(node, server, monkeypatch, **odd) == {0: 138, 1: 138}
+    cold = [seen(node, rank) for rank in range(2)]
+    server.begin()
+    for _ in range(2):  # one server, for all generations
+        assert run_ranks(node, server, monkeypatch, **odd) == {0: 138, 1: 138}
+        forked = [seen(node, rank) for rank in range(2)]
+        assert [one.pop("warm") for one in forked] == [True, True]
+        for before, after in zip(cold, forked, strict=True):
+            different = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+            assert different <= {"warm"}
+        assert [one["comm"] for one in forked] == ["rank-0", "rank-1"]
+        assert forked[0]["argument"] == odd["ODD"]
+    assert [one.pop("warm") for one in cold] == [False, False]
+    more = {**odd, "OMP_NUM_THREADS": "2"}  # which numpy and torch have read when they were imported
+    assert run_ranks(node, server, monkeypatch, **more) == {0: 138, 1: 138}
+    assert (seen(node, 1)["warm"], seen(node, 1)["threads"]) == (False, min(2, os.cpu_count() or 1))
+
+
+def test_ranks_draw_numbers_of_their_own(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forks of one process would otherwise draw the same."""
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import multiprocessing, random, uuid\nimport numpy\nimport torch\n"
+        "key = bytes(multiprocessing.current_process().authkey).hex()\n"
+        "print(random.random(), numpy.random.rand(), uuid.uuid4(), key)\n"
+        "print(torch.rand(1).item(), torch.initial_seed())\n"
+    )
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    one, two = (path.read_text().split() for path in node.rank_logs())
+    assert len(one) == 6
+    assert not set(one) & set(two)
+
+
+def test_a_rank_may_start_processes_of_its_own(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By fork, by spawn and by a fork server, with torch's threads in use before."""
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import multiprocessing, sys\nimport numpy, torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n\n"
+        "def double(value):\n    return (torch.ones(64, 64) @ torch.ones(64, 64)).mean().item() + value\n\n"
+        "if __name__ == '__main__':\n"
+        "    numpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
+        "    told = []\n"
+        "    for how in ('fork', 'spawn', 'forkserver'):\n"
+        "        with multiprocessing.get_context(how).Pool(1) as pool:\n"
+        "            told += pool.map(double, [1.0])\n"
+        "        data = DataLoader(TensorDataset(torch.arange(4)), num_workers=1, multiprocessing_context=how)\n"
+        "        told.append(sum(int(batch[0]) for batch in data))\n"
+        "    print(told)\n"
+    )
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    assert [path.read_text().strip() for path in node.rank_logs()] == [str([65.0, 6] * 3)] * 2
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_failure_leaves_the_same_evidence(
+    broken: bool, node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of a script, or of torch, which may find a library missing."""
+    if broken:
+        (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so: no such file')\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import torch\n\n\ntorch.zeros(2) @ torch.zeros(3)\n"
+    )
+    node.rank_files.parent.mkdir(parents=True, exist_ok=True)
+    told = []
+    for _ in range(2):
+        assert run_ranks(node, server, monkeypatch) == {0: 1, 1: 1}
+        error = node.rank_error(1, 1)
+        told.append((error.error, error.traceback, node.rank_logs()[1].read_text()))
+        server.begin()
+    server.end()
+    assert told[0] == told[1]
+    assert ("libcudart.so" if broken else 'train.py", line 4') in str(told[0][1])
+
+
+def test_a_server_that_died_is_done_without_and_started_again(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.begin()
+    (lost,) = marked("AIRFLOW_ELASTIC_JOB", node.record.name)
+    lost.send(signal.SIGKILL)
+    descriptor = lost.open()
+    if descriptor is not None:
+        assert readable(descriptor, PATIENCE_SECONDS)
+        os.close(descriptor)
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    assert [seen(node, rank)["warm"] for rank in range(2)] == [False, False]
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    assert [seen(node, rank)["warm"] for rank in range(2)] == [True, True]
+
+
+def test_ranks_outlive_their_server(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are children of the agent, which learns how they end; and what they leave is no zombie of the agent."""
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import os, sys, time\nprint('begun', flush=True)\n"
+        "if os.fork() == 0:\n    time.sleep(600)\n"
+        "while not os.path.exists('go on'):\n    time.sleep(0.01)\n"
+        "assert os.getppid() == int(os.environ['AGENT'])\nos._exit(7)\n"
+    )
+    server.begin()
+    monkeypatch.chdir(node.record.spec.working_dir or ".")
+    with RankGroup(node, command(node), environments(node, AGENT=str(os.getpid())), server) as group:
+        until(lambda: all(path.read_text() for path in node.rank_logs()), "ranks")
+        server.end()
+        Path("go on").touch()
+        until(lambda: len(group.codes) == 2, "the ranks' end")
+    assert group.codes == {0: 7, 1: 7}
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+
+    def none_left() -> bool:
+        server.look()
+        return not any(
+            "(rank-" in Path(f"/proc/{pid}/stat").read_text() for pid in children.read_text().split()
+        )
+
+    until(none_left, "no zombie to be left")
+
+
+def test_it_ends_with_its_agent(node: Worker, server: ForkServer) -> None:
+    """Whatever ends the agent: what the server waits for is the end of its socket."""
+    program = (
+        "import os, socket, subprocess, sys\n"
+        "ours, theirs = socket.socketpair()\n"
+        f"words = [sys.executable, '-u', {START_RANK!r}, '--fork-server', str(theirs.fileno())]\n"
+        "process = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)\n"
+        "print(process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -9
+    try:
+        descriptor = os.pidfd_open(int(done.stdout))
+    except ProcessLookupError:
+        return
+    assert readable(descriptor, PATIENCE_SECONDS), "it waits on"
+    os.close(descriptor)
+
+
+def test_there_is_none_where_memory_is_scarce(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def servers() -> int:
+        return len(marked("AIRFLOW_ELASTIC_JOB", node.record.name))
+
+    monkeypatch.setattr(module, "free_bytes", lambda: module.NEED_BYTES - 1)
+    server.begin()
+    assert servers() == 0
+    assert "only 1.61 GB of memory are free" in caplog.text
+    monkeypatch.setattr(module, "free_bytes", lambda: module.NEED_BYTES)
+    server.begin()
+    server.begin()  # it is there
+    until(lambda: servers() == 1, "it to have its environment, a moment after it has begun")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"launcher_options": {"start": "cold"}},
+        {"launcher_options": {"spares": False}},  # its former name
+        {"command": ("./train", "--of", "nobody")},  # whatever it is: it imports what it wants
+        {"launcher": "python"},
+    ],
+)
+def test_there_is_none_where_it_is_of_no_use(node: Worker, changed: Mapping[str, object]) -> None:
+    spec = replace(node.record.spec, workers=Workers(1), **changed)  # type: ignore[arg-type]
+    node.record = replace(node.record, spec=spec)
+    ForkServer(node).begin()
+    assert marked("AIRFLOW_ELASTIC_JOB", node.record.name) == []
+
+
+def test_options_of_torchrun_are_checked() -> None:
+    from airflow_elastic.launchers import find_launcher
+
+    with pytest.raises(SpecError, match=r"launcher_options\.begin\b.*start"):
+        find_launcher("torchrun").refuse(RunSpec(("train.py",), launcher_options={"begin": "cold"}))
+    with pytest.raises(SpecError, match=r"launcher_options\.start\b.*warm.*fork.*cold"):
+        find_launcher("torchrun").refuse(RunSpec(("train.py",), launcher_options={"start": "warm"}))
+
+
+def test_ranks_that_do_not_heed_are_killed_with_what_they_have_started(
+    node: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.chdir(node.record.spec.working_dir or ".")
+    with RankGroup(node, command(node), environments(node), ForkServer(node)) as group:
+        while not all(path.read_text() for path in node.rank_logs()):
+            group.rest(0.02)
+    assert group.codes == {0: -9, 1: -9}
+    assert len(node.rank_logs()) == 2
+
+
+def test_a_secret_that_is_missing_is_the_ranks_to_tell(node: Worker) -> None:
+    secret = SecretRef("TOKEN", "file", "/nowhere/token")
+    node.record = replace(node.record, spec=replace(node.record.spec, secrets=(secret,)))
+    ForkServer(node).begin()
+    assert marked("AIRFLOW_ELASTIC_JOB", node.record.name) == []
+
+
+def test_ranks_have_what_torchrun_gives_its_own(node: Worker, tmp_path: Path) -> None:
+    script = tmp_path / "tell.py"
+    script.write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=1",
+        str(script),
+    ]
+    # pytest has told readline how wide its window is, which only those know that C starts.
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    theirs = json.loads(subprocess.check_output(command, timeout=PATIENCE_SECONDS, env=environment))
+    assert node.members is not None
+    (ours, _) = module_of_group.rank_environments(node, node.members, Meeting("10.0.0.1", 7))
+    assert theirs.keys() - ours.keys() - os.environ.keys() == {
+        "TORCHELASTIC_SIGNALS_TO_HANDLE"
+    }  # its own affair
+    assert (ours["MASTER_ADDR"], ours["MASTER_PORT"], ours["WORLD_SIZE"]) == ("10.0.0.1", "7", "2")
