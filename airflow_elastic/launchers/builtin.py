@@ -27,10 +27,10 @@ class TorchrunOptions:
     """`launcher_options` of torchrun.
 
     Attributes:
-        start: how a rank starts. `fork`: as a fork of a process that has imported torch, once for all ranks of a
-            worker; so a rank begins with the script, and shares memory. Environment variables that the script sets
-            before it imports torch come too late: give them in `env`, or start `cold`. `cold`: each rank in a new
-            process. Default: `fork`.
+        start: how a rank starts. `fork`: by a fork of a process that has imported torch, once for all ranks of a
+            worker. Then ranks begin with the script, and share memory. Environment variables that the script sets
+            before it imports torch come too late: give them in `env`, or start `cold`. `cold`: in a new process.
+            Default: `fork`.
         spares: the former name; false is `start: cold`. Default: true.
     """
 

@@ -184,7 +184,7 @@ class ForkServer:
         return self._ready
 
     def _answer(self) -> str:
-        """The next line of the server; "" if it has ended, or the worker is told to stop."""
+        """The next line of the server; "" if it has ended, or the worker has to stop."""
         if self._socket is None:
             return ""
         said = b""

@@ -1,9 +1,8 @@
 """The process that is forked for each rank: `start_rank.py --fork-server DESCRIPTOR`, started by its worker's agent.
 
-It imports what all ranks need, and then reads orders from a socket, a line of JSON each: the rank's `command`,
-`environment`, `output` (a file) and `folder`. It answers with the process id. Nothing of the user is imported here, no
-device is touched, and there is no second thread when it forks, except those of OpenBLAS, which ends them before a fork
-and starts them again when they are needed.
+It imports what all ranks need. Then it reads orders from a socket, a line of JSON each: the rank's `command`,
+`environment`, `output` (a file) and `folder`. It answers with the process id. Nothing of the user is imported here, and
+no device is touched. When it forks, there is no other thread: OpenBLAS ends its own before a fork.
 
 Python's `multiprocessing` has a fork server of the same kind, and Android's zygote is one.
 """
@@ -121,7 +120,7 @@ def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
 
 
 def _seed() -> None:
-    """Draw anew what a process draws when it imports a module. Python's own `random` does that itself after a fork."""
+    """Draw again what a process draws when it imports a module. Python's own `random` does that itself after a fork."""
     sys.modules["torch"].default_generator.seed()
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()

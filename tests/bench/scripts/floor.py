@@ -7,13 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from objects import Ranks, Restorer, Room, Stateful, build
+from objects import Collectives, Restorer, Stateful, WorkerCache, build
 
 from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.runtime.checkpoint.save.save import ORDER
 
 uri, rank, world = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model, optimizer = build()
-restorer = Restorer(open_store(uri), Ranks(rank, world, None), attempt=1, room=Room(Path(uri), 1))
-manifest = restorer.restore(Stateful(model, (optimizer,), {}))
+collectives, room = Collectives(rank, world, None), WorkerCache(Path(uri), 1)
+restorer = Restorer(open_store(uri), collectives, attempt=1, room=room)
+manifest = restorer.restore(Stateful(model, (optimizer,), {}, left=frozenset({ORDER})))
 assert manifest is not None, "there is no checkpoint to load"
 print(time.time())

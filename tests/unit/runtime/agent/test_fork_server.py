@@ -124,6 +124,21 @@ def test_a_script_sees_the_same_either_way(
     assert (seen(node, 1)["warm"], seen(node, 1)["threads"]) == (False, min(2, os.cpu_count() or 1))
 
 
+def test_ranks_share_the_memory_of_their_imports(
+    node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(node.record.spec.working_dir or "", "train.py").write_text(
+        "import gc, torch\nfrom pathlib import Path\n"
+        "gc.collect()\n"
+        "lines = [line.split() for line in Path('/proc/self/smaps_rollup').read_text().splitlines()]\n"
+        "print(sum(int(line[1]) for line in lines if line[0].startswith('Private_')))\n"
+    )
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    alone = [int(path.read_text()) for path in node.rank_logs()]
+    assert max(alone) < 40_000, "kB; an import of torch has 400,000"
+
+
 def test_ranks_draw_numbers_of_their_own(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
