@@ -206,7 +206,7 @@ def test_a_server_that_died_is_done_without_and_started_again(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.begin()
-    (lost,) = marked("AIRFLOW_ELASTIC_JOB", node.record.name)
+    (lost,) = until(lambda: marked("AIRFLOW_ELASTIC_JOB", node.record.name), "its environment")
     lost.send(signal.SIGKILL)
     descriptor = lost.open()
     if descriptor is not None:
