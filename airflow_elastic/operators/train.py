@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators.link import ElasticRunLink
 from airflow_elastic.operators.task.drives_run import DrivesRun
-from airflow_elastic.operators.task.naming import default_uri, run_name
+from airflow_elastic.operators.task.naming import default_uri, run_name, task_name
 from airflow_elastic.operators.task.parameters import (
     PATHS,
     build_spec,
@@ -271,13 +271,20 @@ class ElasticTrainOperator(DrivesRun):
     def dry_run(self) -> None:
         """Log the plan of the training: workers, time and cost, from what past runs have measured. Nothing is started.
 
+        Connections are not read: without the parameter `engine` it is `local`.
+
         Raises:
             SpecError: a parameter is wrong, or is a template that has not been rendered.
         """
         from airflow_elastic.control.scaling.past_runs import plan_lines  # the DAG is parsed without it
 
         parameters = {name: getattr(self, name) for name in PATHS}
-        for line in plan_lines(build_spec(parameters, name=self.task_id), time.time()):
+        dag = self.get_dag()
+        name = self.task_id if dag is None else task_name(dag.dag_id, self.task_id)
+        specs = [spec := build_spec(parameters, name=name)]
+        if dag is not None:  # runs of Airflow are out of a bundle, those of `airflow dags test` need not be
+            specs = [replace(spec, source_root=dag.folder), self._in_dag_folder(spec)]
+        for line in plan_lines(specs, time.time()):
             self.log.info("%s", line)
 
     def _deadline(self) -> Any:
@@ -290,12 +297,15 @@ class ElasticTrainOperator(DrivesRun):
         parameters["engine_options"] = hook.engine_options(parameters["engine"], self.engine_options)
         parameters["active_deadline"] = self._deadline()
         spec = build_spec(parameters, name=run_name(context["ti"]))
-        script = spec.command[0]
-        # Only for local workers: pods do not have the folder of the DAG.
-        if spec.engine == "local" and spec.working_dir is None and not script.startswith(("/", "-")):
-            spec = replace(spec, working_dir=self.dag.folder)
+        spec = self._in_dag_folder(spec)
         bundle = getattr(context["ti"], "bundle_instance", None)  # its next version is in another folder
         return replace(spec, source_root=str(bundle.path)) if bundle is not None else spec
+
+    def _in_dag_folder(self, spec: RunSpec) -> RunSpec:
+        """The same, in the folder of the DAG. Only for local workers: pods do not have it."""
+        if spec.engine == "local" and spec.working_dir is None and not spec.command[0].startswith(("/", "-")):
+            return replace(spec, working_dir=self.dag.folder)
+        return spec
 
     def _run_uri(self, context: Context, hook: ElasticHook) -> str:
         given = bool(self.run_uri)

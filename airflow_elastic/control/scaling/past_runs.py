@@ -15,7 +15,7 @@ from airflow_elastic.core.planning.plan import plan
 from airflow_elastic.core.planning.words import lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
@@ -37,15 +37,17 @@ def as_started(spec: RunSpec, proposals: tuple[Proposal, ...]) -> RunSpec:
     return with_learnt(spec, proposals)[0] if spec.brain == "cluster" else spec
 
 
-def plan_lines(spec: RunSpec, now: float) -> Iterator[str]:
+def plan_lines(specs: Sequence[RunSpec], now: float) -> Iterator[str]:
     """The plan of a run that is not created yet, from what past runs have measured.
 
     Args:
-        spec: of the run.
+        specs: forms that the run may have, at least one. The first that is known to past runs counts, or else the last.
         now: epoch seconds.
     """
     with closing(Memory()) as memory:
-        past = memory.past(spec)
+        for spec in specs:
+            if past := memory.past(spec):
+                break
     return lines(spec.name, plan(spec, known_of(spec, past, None), now))
 
 

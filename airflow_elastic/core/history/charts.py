@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from airflow_elastic.core.history import matrices, tables
+from airflow_elastic.core.history.quantile import quantile
 from airflow_elastic.core.units import json_number
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.history import History, Matrix, Part, Table
@@ -146,8 +147,8 @@ def heatmap(
         "t": found["t"],
         "ranks": [int(row) for row in found["rows"]],
         "rows": found["mean"],
-        "p50": _quantile(cells, 0.5),
-        "p99": _quantile(cells, 0.99),
+        "p50": quantile(cells, 0.5),
+        "p99": quantile(cells, 0.99),
     }
 
 
@@ -205,8 +206,3 @@ def _numbers(values: Iterable[float], counts: Iterable[int]) -> list[float | str
 
 def _cells(values: Iterable[float]) -> list[float | str | None]:
     return [None if math.isnan(value) else json_number(value) for value in values]
-
-
-def _quantile(cells: Sequence[float], share: float) -> float | None:
-    """A quantile of sorted numbers; None where there are none."""
-    return cells[min(len(cells) - 1, int(share * len(cells)))] if cells else None

@@ -9,7 +9,12 @@ from airflow_elastic.operators.task.parameters import slug
 
 def run_name(ti: Any) -> str:
     """`<dag>.<task>`, and the map index of a mapped task instance."""
-    return "-".join([slug(f"{ti.dag_id}.{ti.task_id}"), *_mapped(ti)])
+    return "-".join([task_name(ti.dag_id, ti.task_id), *_mapped(ti)])
+
+
+def task_name(dag_id: str, task_id: str) -> str:
+    """`<dag>.<task>`: how the runs of a task are called."""
+    return slug(f"{dag_id}.{task_id}")
 
 
 def default_uri(root: str, ti: Any) -> str:

@@ -23,6 +23,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_elastic.core.history.quantile import quantile
 from airflow_elastic.testing.simulator.simulation import Simulation
 from airflow_elastic.testing.simulator.traces.trace import Job
 
@@ -95,9 +96,9 @@ def figures(name: str, done: Simulation, capacity: int) -> Figures:
         succeeded=sum(run.state.outcome == "succeeded" for run in runs),
         makespan=done.now,
         waiting=_mean(waits),
-        waiting_worst=quantile(waits, 0.99),
+        waiting_worst=_worst(waits),
         duration=_mean(durations),
-        duration_worst=quantile(durations, 0.99),
+        duration_worst=_worst(durations),
         available=done.available,
         needed=needed,
         diluted=sum(run.account.training for run in runs) - needed,
@@ -106,18 +107,12 @@ def figures(name: str, done: Simulation, capacity: int) -> Figures:
         idle=done.idle,
         jain=_jain([1 / one for one in rho]),
         rho_mean=_mean(rho),
-        rho_worst=quantile(rho, 0.99),
+        rho_worst=_worst(rho),
         scale_steps=sum(run.scale_steps for run in runs),
         restarts=sum(run.restarts for run in runs),
         looks=done.looks,
         events=done.events,
     )
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all values does not exceed; 0 without any."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def _or(at: float | None, now: float) -> float:
@@ -142,6 +137,11 @@ def _rho(jobs: Sequence[Job], durations: Sequence[float], span: float, capacity:
 def _jain(values: Sequence[float]) -> float:
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def _worst(values: Sequence[float]) -> float:
+    """The 99th percentile; 0 without any."""
+    return quantile(sorted(values), 0.99) or 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -15,12 +17,15 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.brain.client import Memory
+from airflow_elastic.control.runs import start_run
 from airflow_elastic.hooks import ElasticHook
 from airflow_elastic.operators import ElasticTrainOperator
 from airflow_elastic.operators.task.parameters import PATHS, build_spec, slug
 from airflow_elastic.sensors import ElasticRunSensor
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.runs.surface import FakeHook, FakeTask, operator
 
 
@@ -298,3 +303,24 @@ def test_a_dry_run_logs_a_plan_and_starts_nothing(tmp_path: Path, monkeypatch: p
     assert said[0] == "t: at step 0; from 0 runs"
     assert any(line.startswith("unknown:") for line in said)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("bundle", [None, SimpleNamespace(path="/bundles/dags/1")])
+def test_a_dry_run_knows_the_runs_of_its_dag(
+    bundle: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_ELASTIC_BRAIN", f"sqlite:///{tmp_path}/brain.db")
+    (tmp_path / "train.py").touch()
+    with DAG("d") as dag:
+        task = ElasticTrainOperator(task_id="t", command=["train.py"])
+    monkeypatch.setattr(type(dag), "folder", str(tmp_path))
+    instance = FakeTask(dag_id="d", task_id="t")
+    instance.bundle_instance = bundle  # type: ignore[attr-defined]
+    spec = task._spec({"ti": instance}, ElasticHook())  # type: ignore[typeddict-item]
+    store = open_store(str(tmp_path / "run"))
+    start_run(store, spec, engine=FakeEngine())
+    with closing(Memory()) as memory:
+        memory.remember(store)
+    with mock.patch.object(ElasticTrainOperator, "log") as log:
+        task.dry_run()
+    assert log.info.call_args_list[0].args[1] == "d.t: at step 0; from 1 run"
