@@ -63,6 +63,7 @@ test("all charts have one cursor, and a mark says what it was, by mouse and by k
 test("a stretch of time is chosen by a drag, is kept in the address, and can be left", async () => {
   const page = await see("?run=run/running");
   const plot = page.locator(".el-plot .u-over").first();
+  await plot.evaluate((element) => element.scrollIntoView({ block: "center" }));
   const box = await plot.boundingBox();
   assert.ok(box);
   await page.mouse.move(box.x + 200, box.y + 50);
