@@ -111,7 +111,7 @@ def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
     os.environ.clear()
     os.environ.update(order["environment"])
     _set_score(score)
-    _seed()
+    seed()
     atexit.register(
         gc.unfreeze
     )  # at its end Python looks for what nobody uses, and libraries complain of the rest
@@ -119,7 +119,7 @@ def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
     return command
 
 
-def _seed() -> None:
+def seed() -> None:
     """Draw again what a process draws when it imports a module. Python's own `random` does that itself after a fork."""
     sys.modules["torch"].default_generator.seed()
     if (random := sys.modules.get("numpy.random")) is not None:

@@ -14,8 +14,8 @@ from tests.support.driving import driving, left_over, training
 from tests.support.forking import Zygote, Zygotes, forking
 from tests.support.training.parity import ARGUMENTS, Ground
 
-#: What shows that a rank was forked; and its port, which is another one each time.
-OF_FORKS = {"cmdline", "environ.at_start", "main.depth", "modules", "env.MASTER_PORT"}
+#: What shows that a rank was forked in this way; its port and the objects it shares, which are others each time.
+OF_FORKS = {"cmdline", "environ.at_start", "main.depth", "modules", "env.MASTER_PORT", "gc.frozen", "threads"}
 
 
 async def facts(folder: Path) -> dict[str, Any]:

@@ -144,14 +144,13 @@ def _mould(way: socket.socket) -> None:
 def _be_rank(command: list[str]) -> None:
     import torch
 
+    from airflow_elastic.runtime.rank.forked import seed
     from airflow_elastic.runtime.rank.run import main
 
-    gc.unfreeze()
-
+    atexit.register(gc.unfreeze)
     if (threads := int(os.environ.get("OMP_NUM_THREADS", "1"))) != torch.get_num_threads():
         torch.set_num_threads(threads)
-    if (numpy := sys.modules.get("numpy.random")) is not None:
-        numpy.seed()
+    seed()
     main(command[command.index("--") :], *IMAGE)
 
 
