@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,21 @@ import pytest
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.brain import allocation
+from airflow_elastic.brain.database import Database
+from airflow_elastic.brain.errors import URL_VARIABLE
+from airflow_elastic.control import Run
+from airflow_elastic.control.scaling.past_runs import pool_of
 from airflow_elastic.core.scaling.decide import decide
-from airflow_elastic.engines import find_engine
+from airflow_elastic.core.state import RunState
+from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.kube.engine import KubeEngine
 from airflow_elastic.spec.events import ScaleDecided
 from airflow_elastic.spec.run import RunSpec, Workers
 from airflow_elastic.spec.scaling.policy import CapacityRule, ScalingPolicy
 from tests.cluster.kinds.test_training import training, world
+from tests.support.cli import COMMAND
 from tests.support.driving import Driven, driving
 from tests.support.machine.patience import until_async
 
@@ -167,5 +178,99 @@ async def test_of_two_runs_the_urgent_one_gets_its_room_and_the_other_loses_no_s
         first.run.ask_stop(by="test")
         state = await first.end()
     assert (len(state.attempts), state.restarts_used) == (1, 0)
+    assert state.checkpoint is not None
+    check_each_sample_once(seen, state.checkpoint.step // 10 * 10)
+
+
+#: Room alone makes no run smaller; only its share does.
+SHARED = replace(POLICY, capacity=CapacityRule(give_back=False))
+
+
+@asynccontextmanager
+async def driven_elsewhere(folder: Path, spec: RunSpec) -> AsyncIterator[tuple[Driven, Path]]:
+    """The same as `driving`, by a controller in a process of its own; and the file with all that it says."""
+    written, said = folder.with_suffix(".json"), folder.with_suffix(".log")
+    written.write_text(json.dumps(spec.to_dict()))
+    run = Run(open_store(str(folder)))
+    with said.open("w") as output:
+        command = [*COMMAND, "run", "--uri", str(folder), "--spec", str(written)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+
+    async def over() -> RunState:
+        await process.wait()
+        return run.state
+
+    async def begun() -> bool:
+        assert process.returncode is None, said.read_text()
+        return Journal(run.store).read() != []
+
+    await until_async(begun, "a run")
+    task = asyncio.create_task(over())
+    try:
+        yield Driven(run, task), said
+    finally:
+        if process.returncode is None:
+            process.kill()
+            state = await task
+            engine, attempt = find_engine(spec.engine), state.attempt
+            job = Job(str(folder), state.spec, attempt.home or attempt.number, attempt.workers)
+            await engine.delete(job, 0.0)
+            await engine.close(job)
+        await task
+
+
+@pytest.mark.slow
+async def test_two_runs_follow_the_shares_of_one_database_and_go_on_without_it(
+    namespace: str,
+    client: Client,
+    pod_options: dict[str, Any],
+    priority: str,
+    shared_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file, seen = shared_folder / "brain.db", shared_folder / "samples"
+    seen.mkdir()
+    monkeypatch.setenv(URL_VARIABLE, f"sqlite:///{file}")
+    options = {**pod_options, "namespace": namespace}
+    words = ("--epochs=4000", "--sample-seconds=0.003")
+    shared: dict[str, Any] = {"scaling_policy": SHARED, "brain": "cluster"}
+    low = training("job", options, *words, f"--samples={seen}", workers=workers(1, 3), **shared)
+    urgent = {**options, "priority_class": priority}
+    high = training("job", urgent, *words, workers=workers(1, 2), **shared)
+    async with filled(client, namespace, low, but=3), driving(shared_folder / "low", low) as first:
+        await first.until(lambda: world(first) == 3, "3 ranks, alone")
+        async with driven_elsewhere(shared_folder / "high", high) as (second, said):
+            await second.until(lambda: world(second) == 2, "2 ranks of the urgent run")
+            await first.until(lambda: world(first) == 1, "what is left")
+            database = Database()
+            version, found = allocation.read(database, pool_of(low))
+            database.close()
+            assert version > 2, "each of them has written"
+            given = {Path(run).name: share.workers for run, share in found.shares().items()}
+            assert given == {"low": 1, "high": 2}
+            (*_, shrunk), (*_, grown) = steps_of(first), steps_of(second)
+            assert [(one.decision.rule, one.decision.workers) for one in (shrunk, grown)] == [
+                ("share", 1),
+                ("share", 2),
+            ]
+            file.unlink()
+            file.mkdir()
+            lost = "the memory of past runs is not used"
+            await first.until(lambda: lost in caplog.text, "the loss to be noticed")
+            await second.until(lambda: lost in said.read_text(), "the loss to be noticed by the other one")
+            before = first.step, second.step
+            await first.at_step(before[0] + 10)
+            await second.at_step(before[1] + 10)
+            assert (world(first), world(second)) == (1, 2)
+            second.run.ask_stop(by="test")
+            state = await second.end()
+            assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0), (
+                said.read_text()
+            )
+        await first.until(lambda: world(first) == 3, "3 ranks in the room that is free, with no database")
+        first.run.ask_stop(by="test")
+        state = await first.end()
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("stopped", 1, 0)
     assert state.checkpoint is not None
     check_each_sample_once(seen, state.checkpoint.step // 10 * 10)
