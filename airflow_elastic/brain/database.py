@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 #: Seconds to wait for a connection, and for others that write at the same time.
 CONNECT_SECONDS, BUSY_SECONDS = 5, 15
 
+#: libpq then gives up a connection to a host that has vanished. By itself it does after a quarter of an hour.
+_LIVELY = {
+    "connect_timeout": CONNECT_SECONDS,
+    "tcp_user_timeout": 1000 * BUSY_SECONDS,
+    "keepalives_idle": CONNECT_SECONDS,
+    "keepalives_interval": CONNECT_SECONDS,
+    "keepalives_count": 3,
+}
+
 _VERSION_TABLE = "brain_version"
 
 #: Of the lock that creators of the tables take on PostgreSQL.
@@ -112,9 +121,8 @@ class Database:
             event.listen(engine, "connect", _on_connect)
             event.listen(engine, "begin", _on_begin)
             return engine
-        return create_engine(
-            self._url, pool_pre_ping=True, pool_size=2, connect_args={"connect_timeout": CONNECT_SECONDS}
-        )
+        lively = {name: value for name, value in _LIVELY.items() if name not in self._url.query}
+        return create_engine(self._url, pool_pre_ping=True, pool_size=2, connect_args=lively)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 from contextlib import closing
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+from airflow_elastic.adapters.host.event_loop import in_own_thread
 from airflow_elastic.brain.client import Ask, Memory
 from airflow_elastic.control.observer import Observer
 from airflow_elastic.core.brain.learnt import with_learnt
@@ -15,13 +18,20 @@ from airflow_elastic.core.planning.plan import plan
 from airflow_elastic.core.planning.words import lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_elastic.adapters.storage.store import Store
     from airflow_elastic.core.state import RunState
     from airflow_elastic.spec.brain.proposal import Proposal
     from airflow_elastic.spec.run import RunSpec
     from airflow_elastic.spec.scaling.observation import Capacity, Share, Speed
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: A database that has not answered after so long does not count at this look; the same at the end of a run.
+ANSWER_SECONDS, END_SECONDS = 20.0, 60.0
 
 
 def proposed(spec: RunSpec, uri: str) -> tuple[Proposal, ...]:
@@ -63,7 +73,8 @@ class PastRunsObserver(Observer):
 
     async def on_end(self, state: RunState) -> None:
         if state.spec.brain is not None:
-            await asyncio.to_thread(self._remember, state.spec)
+            asked = asyncio.create_task(in_own_thread(partial(self._remember, state.spec)))
+            await _answer(asked, END_SECONDS, None)
 
     def _remember(self, spec: RunSpec) -> None:
         with closing(Memory()) as memory:
@@ -78,13 +89,16 @@ class PastRuns:
     def __init__(self) -> None:
         self._memory = Memory()
         self._learnt: tuple[int, tuple[Speed, ...]] = 0, ()
+        self._asked: asyncio.Task[object] | None = None
 
     async def learnt(self, state: RunState) -> tuple[Speed, ...]:
         """Step times of runs that are alike, read once an attempt."""
         if state.spec.brain in (None, "manual"):
             return ()
         if self._learnt[0] != state.attempt.number:
-            self._learnt = state.attempt.number, await asyncio.to_thread(self._memory.learnt, state.spec)
+            nothing: tuple[Speed, ...] = ()
+            found = await self._ask(partial(self._memory.learnt, state.spec), nothing)
+            self._learnt = state.attempt.number, found
         return self._learnt[1]
 
     async def share(
@@ -98,11 +112,27 @@ class PastRuns:
             return None
         free, priority = (capacity.free, capacity.priority) if capacity is not None else (None, 0)
         ask = Ask(pool_of(state.spec), there, free, priority, speeds)
-        return await asyncio.to_thread(self._memory.share, uri, state.spec, ask)
+        return await self._ask(partial(self._memory.share, uri, state.spec, ask), None)
 
     async def close(self) -> None:
         """Close the connections; a later question opens them again."""
-        await asyncio.to_thread(self._memory.close)
+        await self._ask(self._memory.close, None)
+
+    async def _ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """The answer; `otherwise` if it does not come, or while a former question has none."""
+        if self._asked is not None and not self._asked.done():
+            return otherwise
+        asked = asyncio.create_task(in_own_thread(question))
+        self._asked = asked
+        return await _answer(asked, ANSWER_SECONDS, otherwise)
+
+
+async def _answer(asked: asyncio.Task[T], seconds: float, otherwise: T) -> T:
+    done, _ = await asyncio.wait([asked], timeout=seconds)
+    if done:
+        return asked.result()
+    log.warning("the memory of past runs is not used: no answer within %g s", seconds)
+    return otherwise
 
 
 def pool_of(spec: RunSpec) -> str:
@@ -111,4 +141,9 @@ def pool_of(spec: RunSpec) -> str:
     if spec.engine == "local":
         return f"local:{platform.node()}"
     cluster = options.get("context") or options.get("kubeconfig") or "default"
-    return f"kubernetes:{cluster}:{options.get('queue') or '*'}"
+    queue = options.get("queue") or "*"
+    if (
+        queue != "*" and options.get("queueing", "kueue") == "kueue"
+    ):  # a LocalQueue: each namespace has its own
+        queue = f"{options.get('namespace') or 'default'}/{queue}"
+    return f"kubernetes:{cluster}:{queue}"

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.control.scaling.past_runs import PastRuns, PastRunsObserver, as_started, proposed
+from airflow_elastic.control.scaling.past_runs import (
+    PastRuns,
+    PastRunsObserver,
+    as_started,
+    pool_of,
+    proposed,
+)
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.scaling.observation import Capacity
 from airflow_elastic.spec.scaling.policy import CapacityRule, ScalingPolicy
@@ -62,3 +68,16 @@ def test_a_run_without_a_memory_starts_as_it_is(tmp_path: Path) -> None:
     assert proposed(spec(), "/runs/one") == ()
     assert not (tmp_path / "brain.db").exists()
     assert as_started(SHARED, proposed(SHARED, "/runs/one")) == SHARED
+
+
+def test_runs_share_a_queue_and_not_only_its_name() -> None:
+    def pool(**options: str) -> str:
+        return pool_of(spec(engine="job", engine_options={"context": "prod", **options}))
+
+    assert pool(queue="team", namespace="a") == pool(queue="team", namespace="a")
+    assert pool(queue="team", namespace="a") != pool(queue="team", namespace="b"), (
+        "Kueue's are of a namespace"
+    )
+    volcano = {"queue": "team", "queueing": "volcano"}
+    assert pool(**volcano, namespace="a") == pool(**volcano, namespace="b"), "Volcano's are of the cluster"
+    assert pool(namespace="a") == pool(namespace="b") != pool(queue="team")
