@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Memory that must be free for a server to start: that of its imports, and what must stay free for the ranks.
-NEED_BYTES = 3 << 29
+#: Memory that must stay free for the ranks; and that of one server's imports.
+KEEP_BYTES, EACH_BYTES = 1 << 30, 1 << 29
+
+#: How long a fork may take, which needs some milliseconds.
+FORK_SECONDS = 60.0
 
 _GONE_SECONDS = 1.0
 
@@ -108,7 +111,7 @@ class ForkServer:
             return
         self.end()
         free = free_bytes()
-        if free is not None and free < NEED_BYTES * self._node.neighbours:
+        if free is not None and free < KEEP_BYTES + EACH_BYTES * self._node.neighbours:
             log.info("only %.3g GB of memory are free: each rank imports torch itself", free / 1e9)
             return
         ours, theirs = socket.socketpair()
@@ -165,12 +168,14 @@ class ForkServer:
             if self._socket is None or not self._imported():
                 return None
             self._socket.sendall(json.dumps(order).encode() + b"\n")
-            pid = self._answer()
+            pid = self._answer(FORK_SECONDS)
         except OSError as error:
-            log.info("the fork server is gone (%s): ranks import torch themselves", error)
+            pid = str(error)
+        if not pid.isdigit():
+            log.warning("the fork server did not fork (%s): ranks import torch themselves", pid or "it ended")
             self.end()
             return None
-        if pid in ("", "0"):
+        if pid == "0":
             return None
         self._ranks.append(rank := ForkedRank(int(pid)))
         return rank
@@ -179,18 +184,23 @@ class ForkServer:
         """Wait until the server has imported torch. Returns False if it could not."""
         if not self._ready:
             began = time.monotonic()
-            self._ready = self._answer() == "ready"
-            log.info("the fork server was waited for, for %.1f s", time.monotonic() - began)
+            answer = self._answer()
+            self._ready = answer == "ready"
+            if self._ready:
+                log.info("the fork server is ready, after a wait of %.1f s", time.monotonic() - began)
+            else:
+                log.info("each rank imports torch itself: the fork server %s", answer or "ended")
+                self.end()
         return self._ready
 
-    def _answer(self) -> str:
-        """The next line of the server; "" if it has ended, or the worker has to stop."""
+    def _answer(self, seconds: float = float("inf")) -> str:
+        """The next line of the server; "" if it has ended, or is too late, or the worker has to stop."""
         if self._socket is None:
             return ""
-        said = b""
+        said, until = b"", time.monotonic() + seconds
         while not said.endswith(b"\n"):
             while not readable(self._socket.fileno(), _LOOK_SECONDS):
-                if self._node.stop_at is not None:
+                if self._node.stop_at is not None or time.monotonic() > until:
                     return ""
             if not (byte := self._socket.recv(64)):
                 return ""

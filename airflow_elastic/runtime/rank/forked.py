@@ -27,6 +27,9 @@ WAITING = "fork-server"
 
 _THREADS = "OMP_NUM_THREADS"
 
+#: Devices of GPUs and other accelerators.
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
+
 #: How likely the kernel kills a process when memory runs out. Restoring the former value needs no special rights.
 _SCORE = Path("/proc/self/oom_score_adj")
 
@@ -40,8 +43,8 @@ def serve(descriptor: int) -> list[str]:
     agent = socket.socket(fileno=descriptor)
     said = _said()
     score = _first_to_die()
-    if not _imported():
-        agent.sendall(b"failed\n")
+    if (why := _imported() or _unfit()) is not None:
+        agent.sendall(f"{why}\n".encode())
         os._exit(1)
     be_called(WAITING)
     gc.collect()
@@ -140,8 +143,8 @@ def _print_to(descriptor: int) -> None:
         os.dup2(descriptor, stream)
 
 
-def _imported() -> bool:
-    """Import what ranks need. Returns whether that succeeded."""
+def _imported() -> str | None:
+    """Import what ranks need. Returns why that failed; None if it did not."""
     gc.disable()  # during imports it takes a sixth of the time, and finds nothing to free
     try:
         import torch
@@ -149,11 +152,31 @@ def _imported() -> bool:
         # It imports most of the torch modules that scripts use.
         importlib.import_module("airflow_elastic.runtime.session.session")
         torch.optim.SGD([torch.zeros(1)], lr=0.1)  # with its first optimizer, torch imports as much again
-    except Exception:
-        return False
+    except Exception as error:
+        return f"could not import: {type(error).__name__}"
     finally:
         gc.enable()
-    return True
+    return None
+
+
+def _unfit() -> str | None:
+    """Why no rank may be forked from this process; None if it may.
+
+    A site's `sitecustomize`, or a plugin of torch, may have started a thread or opened a device. A fork has no copy of
+    other threads, and cannot use a device of its parent's.
+    """
+    if not (
+        child := os.fork()
+    ):  # OpenBLAS ends its threads now, and starts them again only when they are needed
+        os._exit(0)
+    os.waitpid(child, 0)
+    if (others := len(os.listdir("/proc/self/task")) - 1) > 0:
+        return f"has {others} other threads"
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if (opened := os.readlink(descriptor)).startswith(_DEVICES):
+                return f"has opened {opened}"
+    return None
 
 
 def _first_to_die() -> str | None:

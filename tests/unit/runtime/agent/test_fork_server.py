@@ -83,6 +83,11 @@ def environments(node: Worker, **more: str) -> list[dict[str, str]]:
     return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
 
 
+def write(node: Worker, text: str) -> None:
+    """Let the ranks run this script."""
+    Path(node.record.spec.working_dir or "", "train.py").write_text(text)
+
+
 def run_ranks(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch, **more: str
 ) -> dict[int, int]:
@@ -127,11 +132,12 @@ def test_a_script_sees_the_same_either_way(
 def test_ranks_share_the_memory_of_their_imports(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
+    write(
+        node,
         "import gc, torch\nfrom pathlib import Path\n"
         "gc.collect()\n"
         "lines = [line.split() for line in Path('/proc/self/smaps_rollup').read_text().splitlines()]\n"
-        "print(sum(int(line[1]) for line in lines if line[0].startswith('Private_')))\n"
+        "print(sum(int(line[1]) for line in lines if line[0].startswith('Private_')))\n",
     )
     server.begin()
     assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
@@ -143,11 +149,12 @@ def test_ranks_draw_numbers_of_their_own(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forks of one process would otherwise draw the same."""
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
+    write(
+        node,
         "import multiprocessing, random, uuid\nimport numpy\nimport torch\n"
         "key = bytes(multiprocessing.current_process().authkey).hex()\n"
         "print(random.random(), numpy.random.rand(), uuid.uuid4(), key)\n"
-        "print(torch.rand(1).item(), torch.initial_seed())\n"
+        "print(torch.rand(1).item(), torch.initial_seed())\n",
     )
     server.begin()
     assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
@@ -160,7 +167,8 @@ def test_a_rank_may_start_processes_of_its_own(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By fork, by spawn and by a fork server, with torch's threads in use before."""
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
+    write(
+        node,
         "import multiprocessing, sys\nimport numpy, torch\n"
         "from torch.utils.data import DataLoader, TensorDataset\n\n"
         "def double(value):\n    return (torch.ones(64, 64) @ torch.ones(64, 64)).mean().item() + value\n\n"
@@ -172,7 +180,7 @@ def test_a_rank_may_start_processes_of_its_own(
         "            told += pool.map(double, [1.0])\n"
         "        data = DataLoader(TensorDataset(torch.arange(4)), num_workers=1, multiprocessing_context=how)\n"
         "        told.append(sum(int(batch[0]) for batch in data))\n"
-        "    print(told)\n"
+        "    print(told)\n",
     )
     server.begin()
     assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
@@ -187,9 +195,7 @@ def test_a_failure_leaves_the_same_evidence(
     if broken:
         (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so: no such file')\n")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
-        "import torch\n\n\ntorch.zeros(2) @ torch.zeros(3)\n"
-    )
+    write(node, "import torch\n\n\ntorch.zeros(2) @ torch.zeros(3)\n")
     node.rank_files.parent.mkdir(parents=True, exist_ok=True)
     told = []
     for _ in range(2):
@@ -219,15 +225,49 @@ def test_a_server_that_died_is_done_without_and_started_again(
     assert [seen(node, rank)["warm"] for rank in range(2)] == [True, True]
 
 
+def test_no_rank_is_forked_beside_other_threads(
+    node: Worker,
+    server: ForkServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as one that a site's own module starts. A lock that it holds would be locked in each rank for ever."""
+    caplog.set_level("INFO")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading, time\n"
+        "if '--fork-server' in sys.orig_argv:\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    assert [seen(node, rank)["warm"] for rank in range(2)] == [False, False]
+    assert "each rank imports torch itself: the fork server has 1 other threads" in caplog.text
+
+
+def test_no_rank_is_forked_once_a_device_is_open(tmp_path: Path) -> None:
+    """A fork cannot use it. The path of a device is this test's own."""
+    program = (
+        "import sys\nfrom airflow_elastic.runtime.rank import forked\n"
+        "forked._DEVICES = (sys.argv[1],)\nprint(forked._unfit(), flush=True)\n"
+        "device = open(sys.argv[1], 'w')\nprint(forked._unfit())\n"
+    )
+    path = str(tmp_path / "nvidia0")
+    told = subprocess.check_output([sys.executable, "-c", program, path], text=True)
+    assert told.splitlines() == ["None", f"has opened {path}"]
+
+
 def test_ranks_outlive_their_server(
     node: Worker, server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are children of the agent, which learns how they end; and what they leave is no zombie of the agent."""
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
+    write(
+        node,
         "import os, sys, time\nprint('begun', flush=True)\n"
         "if os.fork() == 0:\n    time.sleep(600)\n"
         "while not os.path.exists('go on'):\n    time.sleep(0.01)\n"
-        "assert os.getppid() == int(os.environ['AGENT'])\nos._exit(7)\n"
+        "assert os.getppid() == int(os.environ['AGENT'])\nos._exit(7)\n",
     )
     server.begin()
     monkeypatch.chdir(node.record.spec.working_dir or ".")
@@ -276,11 +316,12 @@ def test_there_is_none_where_memory_is_scarce(
     def servers() -> int:
         return len(marked("AIRFLOW_ELASTIC_JOB", node.record.name))
 
-    monkeypatch.setattr(module, "free_bytes", lambda: module.NEED_BYTES - 1)
+    need = module.KEEP_BYTES + module.EACH_BYTES
+    monkeypatch.setattr(module, "free_bytes", lambda: need - 1)
     server.begin()
     assert servers() == 0
     assert "only 1.61 GB of memory are free" in caplog.text
-    monkeypatch.setattr(module, "free_bytes", lambda: module.NEED_BYTES)
+    monkeypatch.setattr(module, "free_bytes", lambda: need)
     server.begin()
     server.begin()  # it is there
     until(lambda: servers() == 1, "it to have its environment, a moment after it has begun")
@@ -314,12 +355,13 @@ def test_options_of_torchrun_are_checked() -> None:
 def test_ranks_that_do_not_heed_are_killed_with_what_they_have_started(
     node: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path(node.record.spec.working_dir or "", "train.py").write_text(
+    write(
+        node,
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "subprocess.Popen(['sleep', '600'])\n"
         "print('started', flush=True)\n"
-        "time.sleep(600)\n"
+        "time.sleep(600)\n",
     )
     monkeypatch.chdir(node.record.spec.working_dir or ".")
     with RankGroup(node, command(node), environments(node), ForkServer(node)) as group:
