@@ -90,6 +90,18 @@ class ForkedRank:
         return False
 
 
+def _is_child(pid: int) -> bool:
+    """Whether a process is this one's child. If it is not, nobody learns how it ends, and it is killed."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        log.warning("process %d is not a child of its agent, and is killed", pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return False
+    return True
+
+
 class ForkServer:
     """The fork server of one worker. Raises no errors: a rank will run into the same problem, and report it.
 
@@ -175,7 +187,7 @@ class ForkServer:
             log.warning("the fork server did not fork (%s): ranks import torch themselves", pid or "it ended")
             self.end()
             return None
-        if pid == "0":
+        if pid == "0" or not _is_child(int(pid)):
             return None
         self._ranks.append(rank := ForkedRank(int(pid)))
         return rank

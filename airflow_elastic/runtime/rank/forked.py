@@ -53,7 +53,7 @@ def serve(descriptor: int) -> list[str]:
     agent.sendall(b"ready\n")
     orders = agent.makefile("rb")
     for line in orders:
-        if (pid := _fork()) is not None:
+        if (pid := fork_for_parent()) is not None:
             agent.sendall(f"{pid}\n".encode())
             continue
         orders.close()
@@ -65,10 +65,13 @@ def serve(descriptor: int) -> list[str]:
     os._exit(0)
 
 
-def _fork() -> int | None:
-    """Fork a process whose parent will be the agent. Returns its id, or 0 if that failed; None in the process itself.
+def fork_for_parent() -> int | None:
+    """Fork a process that is the agent's child by the time this returns.
 
     It is forked by a process that ends at once: the kernel gives it to the nearest ancestor that takes such processes.
+
+    Returns:
+        Its id, or 0 if that failed; None in the process itself.
     """
     read, write = os.pipe()
     between = _fork_or_none()

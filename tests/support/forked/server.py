@@ -128,13 +128,12 @@ class Mould:
 
 def _mould(way: socket.socket) -> None:
     ctypes.memset(ROOM[0], 0, ROOM[1] - ROOM[0])  # it is no process of the run: it ends with its agent
+    from airflow_elastic.runtime.rank.forked import fork_for_parent
+
     while data := way.recv(MOST):
-        if between := os.fork():
-            os.waitpid(between, 0)
-            continue
-        if pid := os.fork():
+        if (pid := fork_for_parent()) is not None:
             way.send(str(pid).encode())
-            os._exit(0)
+            continue
         order = json.loads(data)
         output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         take(order["environment"], order["folder"], (output, output))
