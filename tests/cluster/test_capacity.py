@@ -29,6 +29,13 @@ from tests.support.kubernetes.kueue import CLUSTER_QUEUES, GPU, QUEUE, a_queue, 
 from tests.support.machine.patience import until_async
 
 
+@pytest.fixture(autouse=True)
+async def quiet(kubectl: kube.Kubectl) -> None:
+    """Namespaces of earlier tests are gone with their pods, whose room would come back in the middle of a test."""
+    ending = ("get", "namespaces", "--field-selector=status.phase=Terminating", "--output=name")
+    await until_async(lambda: not kubectl(*ending).strip(), "namespaces of earlier tests to be gone")
+
+
 def spec_of(options: dict[str, Any], **resources: str) -> RunSpec:
     return pod_spec("job", options, "faults/forever.py", workers=Workers(2, resources=resources))
 
