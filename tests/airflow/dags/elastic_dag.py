@@ -121,7 +121,7 @@ with DAG("elastic_steered", schedule=None, default_args=AGAIN):
     little = {"memory": "{{ '1Mi' }}", "cpu": "0"}
     ElasticCapacitySensor(task_id="room", workers="{{ 2 }}", worker_resources=little, poke_interval=1)
     ElasticCapacitySensor(
-        task_id="no_room", worker_resources={"memory": "900Ti", "cpu": "0"}, timeout=30, soft_fail=True
+        task_id="no_room", worker_resources={"memory": "900Ti", "cpu": "0"}, timeout=90, soft_fail=True
     )
     ElasticHealthSensor(task_id="unsaved", unsaved=10_000, restarts=100, **looks)
     ElasticHealthSensor(task_id="still", no_progress=0.001, **looks)
