@@ -226,7 +226,6 @@ class ForkServer:
             self._socket.close()
             self._socket = None
         if server is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)
+            server.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(_GONE_SECONDS)

@@ -66,7 +66,7 @@ def serve(descriptor: int) -> list[str]:
 
 
 def fork_for_parent() -> int | None:
-    """Fork a process that is the agent's child by the time this returns.
+    """Fork a process that is the agent's child, with a session of its own, by the time this returns.
 
     It is forked by a process that ends at once: the kernel gives it to the nearest ancestor that takes such processes.
 
@@ -76,12 +76,10 @@ def fork_for_parent() -> int | None:
     read, write = os.pipe()
     between = _fork_or_none()
     if between == 0:
-        pid = _fork_or_none()
-        if pid is None:
-            os._exit(1)
-        if pid:
-            os.write(write, str(pid).encode())
-            os._exit(0)
+        if (child := _fork_or_none()) != 0:
+            os._exit(child is None)
+        os.setsid()
+        os.write(write, str(os.getpid()).encode())
     os.close(write)
     if between == 0:
         os.close(read)
@@ -104,8 +102,7 @@ def _fork_or_none() -> int | None:
 
 
 def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
-    """Be the rank: with its own session, output, folder, environment and random numbers. Returns its command."""
-    os.setsid()
+    """Be the rank: with its own output, folder, environment and random numbers. Returns its command."""
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     os.sendfile(
         output, said, 0, os.fstat(said).st_size

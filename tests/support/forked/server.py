@@ -57,7 +57,8 @@ ROOM = _room()
 
 def take(environment: dict[str, str], folder: str, outputs: tuple[int, ...]) -> None:
     """Have this environment, folder and these descriptors, and nothing of this process's former ones."""
-    os.setsid()
+    with contextlib.suppress(PermissionError):  # it has one
+        os.setsid()
     os.chdir(folder)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number, descriptor in enumerate((nothing, *outputs)):

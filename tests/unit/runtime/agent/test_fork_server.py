@@ -272,7 +272,7 @@ def test_ranks_outlive_their_server(
     server.begin()
     monkeypatch.chdir(node.record.spec.working_dir or ".")
     with RankGroup(node, command(node), environments(node, AGENT=str(os.getpid())), server) as group:
-        until(lambda: all(path.read_text() for path in node.rank_logs()), "ranks")
+        until(lambda: [path.read_text() for path in node.rank_logs()] == ["begun\n"] * 2, "both ranks")
         server.end()
         Path("go on").touch()
         until(lambda: len(group.codes) == 2, "the ranks' end")
