@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SYNC_FILE_RANGE_WRITE = 2  # of linux/fs.h
+_PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 _MADV_POPULATE_READ = 22  # of linux/mman.h
 
 
@@ -95,6 +96,11 @@ def marked(variable: str, value: str) -> list[Process]:
             if process is not None:
                 found.append(process)
     return found
+
+
+def take_orphans() -> None:
+    """Be the parent of processes that descend from this one, once their own parent has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def be_called(name: str) -> None:

@@ -142,8 +142,7 @@ def pool_of(spec: RunSpec) -> str:
         return f"local:{platform.node()}"
     cluster = options.get("context") or options.get("kubeconfig") or "default"
     queue = options.get("queue") or "*"
-    if (
-        queue != "*" and options.get("queueing", "kueue") == "kueue"
-    ):  # a LocalQueue: each namespace has its own
+    # A LocalQueue: each namespace has its own.
+    if queue != "*" and options.get("queueing", "kueue") == "kueue":
         queue = f"{options.get('namespace') or 'default'}/{queue}"
     return f"kubernetes:{cluster}:{queue}"

@@ -10,7 +10,6 @@ then. It is optional: without it, each rank starts in a new process, and imports
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host.memory import free_bytes
-from airflow_elastic.adapters.host.processes import readable
+from airflow_elastic.adapters.host.processes import readable, take_orphans
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import ElasticError
 
@@ -42,8 +41,6 @@ _GONE_SECONDS = 1.0
 
 #: How often the agent looks for orders while the server imports.
 _LOOK_SECONDS = 0.25
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkedRank:
@@ -140,8 +137,7 @@ class ForkServer:
                     start_new_session=True,
                 )
                 self._socket = ours
-                # Ranks become children of this process when the one that has forked them ends.
-                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+                take_orphans()  # ranks, when the process that has forked them ends
         except (OSError, ElasticError) as error:
             log.info("each rank imports torch itself: %s", error)
         finally:

@@ -104,9 +104,8 @@ def _fork_or_none() -> int | None:
 def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
     """Be the rank: with its own output, folder, environment and random numbers. Returns its command."""
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    os.sendfile(
-        output, said, 0, os.fstat(said).st_size
-    )  # each rank has imported, as far as its log is concerned
+    # What the imports have printed is in each rank's log, as if the rank had imported.
+    os.sendfile(output, said, 0, os.fstat(said).st_size)
     _print_to(output)
     os.close(output)
     os.close(said)
@@ -115,9 +114,8 @@ def _become(order: dict[str, Any], said: int, score: str | None) -> list[str]:
     os.environ.update(order["environment"])
     _set_score(score)
     seed()
-    atexit.register(
-        gc.unfreeze
-    )  # at its end Python looks for what nobody uses, and libraries complain of the rest
+    # At its end Python frees unused objects, and libraries complain of frozen ones.
+    atexit.register(gc.unfreeze)
     command: list[str] = order["command"]
     return command
 
@@ -165,9 +163,8 @@ def _unfit() -> str | None:
     A site's `sitecustomize`, or a plugin of torch, may have started a thread or opened a device. A fork has no copy of
     other threads, and cannot use a device of its parent's.
     """
-    if not (
-        child := os.fork()
-    ):  # OpenBLAS ends its threads now, and starts them again only when they are needed
+    # OpenBLAS ends its threads before the fork, and starts them again only when they are needed.
+    if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
     if (others := len(os.listdir("/proc/self/task")) - 1) > 0:

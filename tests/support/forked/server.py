@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36
 MOST = 1 << 20
 
 #: Libraries have read these when they were imported: with others a process starts afresh.
@@ -119,8 +118,9 @@ class Mould:
                 os._exit(0)
         theirs.close()
         self._way = ours
-        # What the one between has forked becomes ours when that one ends.
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        from airflow_elastic.adapters.host.processes import take_orphans
+
+        take_orphans()
 
     def rank(self, order: dict[str, Any]) -> int:
         self._way.send(json.dumps(order).encode())

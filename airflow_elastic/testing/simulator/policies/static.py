@@ -1,7 +1,6 @@
 """Sizes that never change: as few as possible, as requested, or as many as allowed.
 
-A job of Kubernetes, Slurm or Kueue keeps its size like this if nobody scales it. It starts when all its workers have
-room.
+So is a job of Kubernetes, Slurm or Kueue that nobody scales. It starts when all its workers have room.
 """
 
 from __future__ import annotations
