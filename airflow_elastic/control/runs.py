@@ -14,7 +14,7 @@ from airflow_elastic.adapters.records.reports import read_progress, read_seen
 from airflow_elastic.adapters.storage.empty_place import foreign_object
 from airflow_elastic.adapters.storage.open import open_store, probe
 from airflow_elastic.control.models.start_from import hold, resolve
-from airflow_elastic.control.scaling.check import refuse_policy
+from airflow_elastic.control.scaling.check import refuse_policy, refuse_standby
 from airflow_elastic.control.scaling.past_runs import as_started, proposed
 from airflow_elastic.core.machine import replay
 from airflow_elastic.core.status_document import document
@@ -174,6 +174,7 @@ def start_run(
     launcher.refuse(spec)
     engine = engine or find_engine(spec.engine)
     engine.check(spec)
+    refuse_standby(spec, engine, launcher)
     journal = Journal(store)
     events = journal.read()
     if not events:

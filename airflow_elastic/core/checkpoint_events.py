@@ -8,6 +8,17 @@ from airflow_elastic.core.state import Checkpoint, CheckpointProblem, RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 
+#: Events that still count when the attempt is over: its agents may report them last.
+LATE = (
+    ev.CheckpointCommitted,
+    ev.CheckpointQuarantined,
+    ev.SaveFailed,
+    ev.PruneRefused,
+    ev.CopyRefused,
+    ev.NewerSetAside,
+    ev.ResumeRefused,
+)
+
 
 def committed(state: RunState, event: ev.CheckpointCommitted) -> RunState:
     """A checkpoint exists: it is the newest, unless a newer one is known."""

@@ -118,6 +118,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             if held:
                 return f"attempt {event.attempt} trains with {workers(count)} while {held} more {_are(held)} held up"
             return f"attempt {event.attempt} trains with all its {workers(count)}"
+        case ev.StandbyAsked():
+            names = ", ".join(f"node-{index}" for index in event.workers)
+            return f"{names} is started to stand by" + (f": {event.reason}" if event.reason else "")
         case ev.ScaleFailed():
             return (
                 f"attempt {event.attempt} could not be changed to {workers(event.workers)}: {event.reason}; "

@@ -37,17 +37,6 @@ from airflow_elastic.spec.events import Event
 #: Causes of an end that are not failures, so that fewer restarts would not avoid them.
 _CAUSES = {FailureKind.PREEMPTED: Cause.PREEMPTION, FailureKind.UNATTENDED: Cause.UNATTENDED}
 
-#: Events that still count when the attempt is over: its agents may report them last.
-_OF_CHECKPOINTS = (
-    ev.CheckpointCommitted,
-    ev.CheckpointQuarantined,
-    ev.SaveFailed,
-    ev.PruneRefused,
-    ev.CopyRefused,
-    ev.NewerSetAside,
-    ev.ResumeRefused,
-)
-
 
 def replay(events: Iterable[Event]) -> RunState | None:
     """The state after all events, or None where there are none."""
@@ -119,7 +108,7 @@ def _evolve(state: RunState, event: Event) -> RunState:
     if state.ended:
         return state
     stale = getattr(event, "attempt", state.attempt.number) != state.attempt.number
-    if stale and not isinstance(event, _OF_CHECKPOINTS):
+    if stale and not isinstance(event, checkpoint_events.LATE):
         return state
     match event:
         case ev.AttemptSubmitted():
@@ -166,6 +155,9 @@ def _evolve(state: RunState, event: Event) -> RunState:
             return state.with_attempt(workers=event.workers, members=None) if live else state
         case ev.Regrouped():
             return _regrouped(state, event)
+        case ev.StandbyAsked():
+            asked = state.attempt.standby
+            return state.with_attempt(standby=(*asked, *(one for one in event.workers if one not in asked)))
         case ev.ScaleFailed():
             live = state.attempt.phase is Phase.LIVE
             return _end_attempt(state, Cause.SCALE_STEP, event.at) if live else state

@@ -145,6 +145,7 @@ class Attempt:
         failed_at: the newest step that these are known to have done.
         saved_at: step of the newest checkpoint that it has written.
         held: why the engine does not take the job yet; None if no reason is known.
+        standby: numbers of the standby workers that were asked for.
         moved: whether the code of the run has moved to another folder since its job was submitted.
     """
 
@@ -168,6 +169,7 @@ class Attempt:
     failed: tuple[WorkerStatus, ...] = ()
     failed_at: int = 0
     saved_at: int = 0
+    standby: tuple[int, ...] = ()
     held: str | None = None
     moved: bool = False
 

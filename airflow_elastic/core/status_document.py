@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_elastic.core.state import Attempt, RunState
     from airflow_elastic.spec.checkpoints.phases import PhaseRecord
-    from airflow_elastic.spec.status import JobStatus, Progress, Wait
+    from airflow_elastic.spec.status import JobStatus, Progress, Wait, WorkerStatus
 
 STATUS_VERSION = 1
 
@@ -154,7 +154,12 @@ def _scaling(state: RunState) -> dict[str, Any] | None:
 
 
 def placement_of(job: JobStatus) -> list[dict[str, Any]]:
-    """The workers of a job as its engine sees them, without those that left."""
+    """The workers of a job as its engine sees them, without those that left; then those that stand by."""
+    workers = [worker for worker in job.workers if worker.phase is not WorkerPhase.LEFT]
+    return [*_places(workers, standby=False), *_places(job.standby_workers, standby=True)]
+
+
+def _places(workers: Iterable[WorkerStatus], *, standby: bool) -> list[dict[str, Any]]:
     return [
         {
             "worker": worker.name,
@@ -162,9 +167,9 @@ def placement_of(job: JobStatus) -> list[dict[str, Any]]:
             "machine": worker.node,
             "waiting": None if worker.waiting is None else str(worker.waiting),
             "reason": worker.reason,
+            "standby": standby,
         }
-        for worker in job.workers
-        if worker.phase is not WorkerPhase.LEFT
+        for worker in workers
     ]
 
 

@@ -176,8 +176,8 @@ DOCUMENT: Mapping[str, Field] = {
     ),
     "placement": Field(
         "list",
-        "the workers as the engine sees them, while the run goes on: `worker`, `phase`, `machine`, `waiting` and "
-        "`reason`. Empty if no controller has asked",
+        "the workers as the engine sees them, while the run goes on: `worker`, `phase`, `machine`, `waiting`, "
+        "`reason` and `standby`. Empty if no controller has asked",
     ),
     "excluded_machines": Field(
         "list",

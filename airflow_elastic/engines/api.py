@@ -82,6 +82,7 @@ class Capabilities:
         rejoin: `rejoin`, with the same launchers.
         resize: `resize`.
         exclude: `Job.avoid`: there are several machines, and a job can avoid some.
+        standby: `stand_by`.
     """
 
     scale_in_place: bool = False
@@ -89,6 +90,7 @@ class Capabilities:
     rejoin: bool = False
     resize: bool = False
     exclude: bool = False
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,25 @@ class Rejoining(Engine, Protocol):
 
         Raises:
             SubmitRefused: it cannot be done. The job is then deleted, and the next attempt has its own.
+        """
+        ...
+
+
+class StandingBy(Rejoining, Protocol):
+    """An engine with the capability `standby`: it can have more workers than train. See `Workers.standby`.
+
+    `JobStatus.standby_workers` has them. `rejoin` and `scale` name those first that run.
+    """
+
+    async def stand_by(self, job: Job) -> tuple[int, ...]:
+        """Ask for standby workers up to `job.spec.workers.standby`, in place of those that train now, or were lost.
+
+        Returns:
+            The numbers of the new ones. They start when there is room for them, and nothing waits for it. () if there
+            are enough, or the job is gone.
+
+        Raises:
+            EngineError: it cannot be done now.
         """
         ...
 

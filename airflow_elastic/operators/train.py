@@ -89,6 +89,7 @@ class ElasticTrainOperator(DrivesRun):
         max_workers: most workers a scale step may ask for. Default: `workers`.
         procs_per_worker: ranks of each worker. Default: 1.
         node_unit: the number of workers is always a multiple of this. Default: 1.
+        standby_workers: further workers that stand by to take the place of a lost one at once. Default: 0.
         worker_resources: resources of each worker, e.g. `{"cpu": "4", "memory": "8Gi"}`.
         launcher: program that starts the ranks: `torchrun`, `torchrun-plain`, `accelerate`, `python`, `dlrover-run`,
             `horovodrun`. Default: torchrun.
@@ -189,6 +190,7 @@ class ElasticTrainOperator(DrivesRun):
         max_workers: int | str | None = None,
         procs_per_worker: int | None = None,
         node_unit: int | None = None,
+        standby_workers: int | None = None,
         worker_resources: Mapping[str, str] | None = None,
         launcher: str | None = None,
         launcher_options: Mapping[str, Any] | None = None,
@@ -234,6 +236,7 @@ class ElasticTrainOperator(DrivesRun):
         self.min_workers, self.max_workers = min_workers, max_workers
         self.procs_per_worker = procs_per_worker
         self.node_unit = node_unit
+        self.standby_workers = standby_workers
         self.worker_resources = worker_resources
         self.launcher, self.launcher_options = launcher, launcher_options
         self.engine, self.engine_options = engine, engine_options

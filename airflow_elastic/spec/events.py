@@ -66,6 +66,7 @@ __all__ = [
     "ScaleRequested",
     "Scaled",
     "Stalled",
+    "StandbyAsked",
     "StopRequested",
     "SubmitHeldByEngine",
     "SubmitRefusedByEngine",
@@ -266,6 +267,19 @@ class Regrouped:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyAsked:
+    """The engine was asked for these standby workers of the live attempt.
+
+    `reason`: which ones were lost before; None: the places were empty, because the former ones train now.
+    """
+
+    at: float
+    attempt: int
+    workers: tuple[int, ...]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleFailed:
     """The engine could not change the live attempt; the scale step will be done by a new attempt."""
 
@@ -331,6 +345,7 @@ Event = (
     | RejoinRefused
     | WorkersEnded
     | Stalled
+    | StandbyAsked
     | AttemptGone
     | BackoffElapsed
     | ScaleRequested

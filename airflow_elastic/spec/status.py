@@ -132,12 +132,15 @@ class JobStatus:
     """A full snapshot of one job, with all its workers. `core.classify` says why a job failed.
 
     Attributes:
-        workers: every worker.
+        workers: every worker that trains, or is to.
         asked: a change of their number from outside the run, where the run should follow it; None: there is none.
+        standby_workers: workers that stand by, in place of any worker that will be lost. They are not in `workers`, and
+            how they end is no failure.
     """
 
     workers: tuple[WorkerStatus, ...] = ()
     asked: Asked | None = None
+    standby_workers: tuple[WorkerStatus, ...] = ()
 
     def phases(self) -> frozenset[WorkerPhase]:
         """The phases that occur, without the workers that left."""

@@ -27,6 +27,9 @@ MOST_WORKERS = 10_000
 #: Each rank is a process of the worker's machine. No machine has as many devices or spare processors.
 MOST_PROCS = 1_000
 
+#: Standby workers. Losses of more workers at once are rare; a new job is for them.
+MOST_STANDBY = 100
+
 #: The longest script that a specification may have, in UTF-8. The journal and each job's record have a copy.
 MOST_SCRIPT_BYTES = 256 * 1024
 
@@ -76,6 +79,7 @@ finite_positive = Rule(
 worker_count = positive_int._replace(
     most=MOST_WORKERS, why="Kubernetes runs no more pods of one job, on its largest clusters"
 )
+standby_count = non_negative_int._replace(most=MOST_STANDBY, why="each is a machine that does not train")
 procs_count = positive_int._replace(most=MOST_PROCS, why="each is a process of the worker's machine")
 
 #: The range that Kubernetes has for numbers in its objects.

@@ -135,6 +135,8 @@ def _state(
         return placed["phase"], None, placed.get("reason")
     if any(rank.step for rank in ranks):
         return "running", None, None
+    if placed.get("standby") and placed.get("phase") == "running":
+        return "standby", None, None
     if placed.get("waiting"):
         return "waiting", placed["waiting"], placed.get("reason")
     wait = snapshot.document["waiting"]

@@ -3,6 +3,7 @@
 ```text
 job.json               the job, created exclusively: the first writer has made it
 closed                 nothing may start in this job any more
+standby.json           the standby workers; those that have been named in a generation since are no longer any
 members/0002.json      the workers of generation 2, created exclusively; with the attempt, if it is a later one
 rendezvous/0002.json   the rendezvous of generation 2: address and port of its lead worker
 rendezvous/0002.began  all workers of generation 2 have joined, and their ranks are being started
@@ -91,6 +92,14 @@ class Members:
     def spending(self, numbers: Iterable[int]) -> Members:
         """The same, with these numbers spent."""
         return replace(self, spent=tuple(sorted({*(self.spent or ()), *numbers})) or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """`standby.json`: the standby workers that were asked for, and the numbers of those that were lost."""
+
+    nodes: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +245,7 @@ class JobFiles:
         attempt: int,
         lost: Collection[int] = (),
         fresh: Callable[[Members], Iterator[int]] | None = None,
+        standby: Collection[int] = (),
     ) -> None:
         """Begin a generation of the same workers for this attempt. Nothing if there is one already, or no such job.
 
@@ -243,6 +253,7 @@ class JobFiles:
             attempt: number of the attempt.
             lost: workers whose ranks other workers take over.
             fresh: returns numbers for these. Default: numbers that no worker of the job has had.
+            standby: workers that take their places first.
         """
         while not self.closed:
             record, members = self.record, self.newest_members()
@@ -252,6 +263,7 @@ class JobFiles:
             if lost:
                 following = following.spending(lost)
                 others = fresh(following) if fresh else itertools.count(max(self.nodes()) + 1)
+                others = itertools.chain(standby, others)
                 nodes = tuple(next(others) if node in lost else node for node in members.nodes)
                 following = replace(following, nodes=nodes)
             self.begin(following)
@@ -265,7 +277,40 @@ class JobFiles:
 
     def nodes(self) -> list[int]:
         """Every worker the job ever had, in order."""
-        return sorted({node for members in self.generations() for node in members.all})
+        asked = self.read("standby.json", Standby) or Standby()
+        return sorted(self._trained().union(asked.nodes, asked.lost))
+
+    def _trained(self) -> set[int]:
+        return {node for members in self.generations() for node in members.all}
+
+    def standby(self) -> Standby:
+        """Its standby workers, without those that were named in a generation."""
+        asked = self.read("standby.json", Standby)
+        if asked is None:
+            return Standby()
+        trained = self._trained()
+        return replace(asked, nodes=tuple(node for node in asked.nodes if node not in trained))
+
+    def ask_standby(self, wanted: int, is_lost: Callable[[int], bool]) -> Standby | None:
+        """Ask for new standby workers in place of those that were named or lost, up to `wanted`.
+
+        Returns:
+            All standby workers, with the new ones; None if there are enough.
+        """
+        now = self.standby()
+        lost = tuple(node for node in now.nodes if is_lost(node))
+        there = tuple(node for node in now.nodes if node not in lost)
+        if len(there) >= wanted:
+            return None
+        first = max((-1, *self.nodes(), *self._spent())) + 1
+        fresh = tuple(range(first, first + wanted - len(there)))
+        following = Standby((*there, *fresh), (*now.lost, *lost))
+        self.write("standby.json", following)
+        return following
+
+    def _spent(self) -> tuple[int, ...]:
+        members = self.newest_members()
+        return (members.spent or ()) if members else ()
 
     def meeting(self, generation: int) -> Meeting | None:
         """Where a generation met; None before its lead worker has said so."""

@@ -40,6 +40,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "min": ("workers", "min"),
     "max": ("workers", "max"),
     "procs": ("workers", "procs"),
+    "standby": ("workers", "standby"),
     "every_steps": ("checkpoint", "every_steps"),
     "every_seconds": ("checkpoint", "every_seconds"),
     "auto_interval": ("checkpoint", "auto_interval"),
@@ -72,6 +73,12 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--min", type=int, metavar="N", help="Fewest workers.  [default: as --workers]"),
     click.option("--max", type=int, metavar="N", help="Most workers.  [default: as --workers]"),
     click.option("--procs", type=int, metavar="N", help="Ranks of each worker.  [default: 1]"),
+    click.option(
+        "--standby",
+        type=int,
+        metavar="N",
+        help="Workers that stand by to take the place of a lost one at once.  [default: 0]",
+    ),
     click.option("--name", help="Names jobs and logs.  [default: after the script]"),
     click.option(
         "--working-dir", metavar="PATH", help="Where the script runs.  [default, engine local: here]"

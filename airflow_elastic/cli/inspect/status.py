@@ -125,7 +125,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     ranks = document["world_size"]
     more = f", {wanted} wanted" if wanted != document["workers"] and not ended else ""
     lines = [
-        f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}, "
+        f"{run['engine']}, {run['launcher']}: {workers(document['workers'])}{more}{_standby(document)}, "
         f"{ranks} rank{'' if ranks == 1 else 's'}",
         *([f"starts from {decode(Origin, origin).words}"] if (origin := document.get("origin")) else []),
         _position(document),
@@ -137,6 +137,14 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _standby(document: Mapping[str, Any]) -> str:
+    phases = [one["phase"] for one in document.get("placement", ()) if one.get("standby")]
+    if not phases:
+        return ""
+    starting = phases.count("pending")
+    return f", {phases.count('running')} standby" + (f" ({starting} more to come)" if starting else "")
 
 
 def _scaling(said: Mapping[str, Any]) -> str:

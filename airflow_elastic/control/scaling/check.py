@@ -1,4 +1,4 @@
-"""Refuses a scaling policy that could never be carried out, before a run is created."""
+"""Refuses a scaling policy, or standby workers, that could never be carried out, before a run is created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,34 @@ from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     from airflow_elastic.engines.api import Engine
+    from airflow_elastic.launchers import Launcher
     from airflow_elastic.spec.run import RunSpec
+
+
+def refuse_standby(spec: RunSpec, engine: Engine, launcher: Launcher) -> None:
+    """Refuse standby workers that could never take the place of another worker.
+
+    Args:
+        spec: of a run that is about to be created.
+        engine: its engine.
+        launcher: its launcher.
+
+    Raises:
+        SpecError: the engine, the launcher or the restart policy has no use for them.
+    """
+    if not spec.workers.standby:
+        return
+    why = None
+    if not engine.capabilities.standby:
+        why = f"the engine {spec.engine} cannot replace a lost worker within its job; local and job can"
+    elif not launcher.elastic:
+        why = (
+            f"workers of the launcher {spec.launcher} cannot take over from each other; those of torchrun can"
+        )
+    elif spec.restart.policy == "Never":
+        why = "the restart policy is Never, so no worker takes the place of a lost one"
+    if why is not None:
+        raise SpecError(Problem("workers.standby", spec.workers.standby, f"0: {why}"))
 
 
 def refuse_policy(spec: RunSpec, engine: Engine, now: float) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_elastic.adapters.host.event_loop import end_task
 from airflow_elastic.control.scaling.autoscaler import Autoscaler
+from airflow_elastic.control.scaling.standby import StandbyWorkers
 from airflow_elastic.core.machine import due
 from airflow_elastic.core.scaling.gang_size import regrouping
 from airflow_elastic.core.state import Phase
@@ -47,6 +48,7 @@ class Scaling:
         self._step: tuple[int, asyncio.Task[None]] | None = None
         self._in_doubt = False
         self.autoscaler = Autoscaler(engine, wake, now)
+        self._standby = StandbyWorkers(engine, now)
 
     def due(self, state: RunState) -> tuple[Action, ...]:
         """The actions that are due. If the result of an aborted step is unknown, one is a step to the wanted number."""
@@ -92,6 +94,7 @@ class Scaling:
         """
         yield await followed(self._engine, state(), job_of, seen, self._now())
         yield await gathered(self._engine, state(), job_of, seen, held, self._now())
+        yield await self._standby.look(state(), seen, job_of)
         yield await self.autoscaler.look(state(), progress, seen, held, job_of)
 
     async def end(self) -> None:

@@ -37,6 +37,7 @@ _KINDS: Mapping[type, str] = {
     ev.ScaleDecided: "scale",
     ev.Scaled: "scale",
     ev.ScaleFailed: "failure",
+    ev.StandbyAsked: "scale",
     ev.ResumeRequested: "request",
     ev.ResumeRefused: "failure",
     ev.NewerSetAside: "checkpoint",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -48,7 +49,7 @@ class LocalEngine:
     """Workers as processes of this machine, each in a session of its own, found again through the run's folder."""
 
     name = "local"
-    capabilities = Capabilities(scale_in_place=True, rejoin=True)
+    capabilities = Capabilities(scale_in_place=True, rejoin=True, standby=True)
 
     def __init__(
         self,
@@ -153,8 +154,8 @@ class LocalEngine:
             raise EngineError(f"job {job.name} is not there to be scaled")
         if len(members.nodes) == workers:
             return
-        fresh = range(max(files.nodes()) + 1, max(files.nodes()) + 1 + max(0, workers - len(members.nodes)))
-        nodes = (*members.nodes[:workers], *fresh)
+        more = itertools.chain(_ready(files), itertools.count(max(files.nodes()) + 1))
+        nodes = (*members.nodes[:workers], *itertools.islice(more, max(0, workers - len(members.nodes))))
         following = replace(members, generation=members.generation + 1, nodes=nodes, at=time.time())
         if not files.begin(following):
             raise EngineError(f"job {job.name} is being scaled by somebody else")
@@ -167,9 +168,25 @@ class LocalEngine:
     def _rejoin(self, job: Job, attempt: int, lost: tuple[int, ...]) -> None:
         for index in lost:
             _kill(partial(_left_of, job, index), f"node-{index} of {job.name}")
-        job_files(job).rejoin(attempt, lost)
+        files = job_files(job)
+        files.rejoin(attempt, lost, standby=_ready(files))
         if lost:
             self._ensure_host(job)
+
+    async def stand_by(self, job: Job) -> tuple[int, ...]:
+        """Have further agents started, which import torch, and wait to be named in a generation."""
+        return await asyncio.to_thread(self._stand_by, job)
+
+    def _stand_by(self, job: Job) -> tuple[int, ...]:
+        files = job_files(job)
+        if files.closed or files.newest_members() is None:
+            return ()
+        before = files.standby().nodes
+        now = files.ask_standby(job.spec.workers.standby, partial(_is_lost, files))
+        if now is None:
+            return ()
+        self._ensure_host(job)
+        return tuple(node for node in now.nodes if node not in before)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, let its workers save, then kill their remaining processes.
@@ -243,6 +260,18 @@ def state_folder(run_uri: str) -> Path:
 def job_files(job: Job) -> JobFiles:
     """The folder of one job."""
     return JobFiles(state_folder(job.run_uri) / job.name)
+
+
+def _is_lost(files: JobFiles, index: int) -> bool:
+    agent = files.agent(index)
+    return agent is not None and not agent.alive
+
+
+def _ready(files: JobFiles) -> list[int]:
+    """The standby workers whose agents run."""
+    return [
+        node for node in files.standby().nodes if (agent := files.agent(node)) is not None and agent.alive
+    ]
 
 
 def _record(job: Job) -> JobRecord:

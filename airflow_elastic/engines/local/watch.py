@@ -46,7 +46,7 @@ async def watch(files: JobFiles, ensure_host: Callable[[], None]) -> AsyncIterat
                 last = status
                 yield status
             phases = status.phases()
-            starting = WorkerPhase.PENDING in phases
+            starting = WorkerPhase.PENDING in phases | {w.phase for w in status.standby_workers}
             if phases and not phases & {WorkerPhase.PENDING, WorkerPhase.RUNNING}:
                 return
             if starting:
@@ -94,6 +94,8 @@ def _version(files: JobFiles) -> tuple[int, ...]:
         changed = [(files.folder / name).stat().st_mtime_ns for name in ("members", "job.json")]
     except OSError:
         return ()
+    with contextlib.suppress(OSError):
+        changed.append((files.folder / "standby.json").stat().st_mtime_ns)
     nodes = newest.nodes if newest else ()
     standing = (files.stands_by(index, newest.generation) for index in nodes) if newest else ()
     return (*changed, *standing, *map(files.has_ended, nodes))
@@ -107,11 +109,13 @@ def read(files: JobFiles) -> JobStatus:
         # more.
         return JobStatus((WorkerStatus("job", WorkerPhase.LOST, reason=f"{files.folder} has been removed"),))
     same_boot = record.machine == processes.this_machine()
-    wanted = set(newest.nodes)
-    workers = [_worker(files, node, node in wanted, same_boot) for node in files.nodes()]
-    if not record.standby:
-        return JobStatus(tuple(workers))
-    return JobStatus(tuple(_standing(files, newest.generation, worker, same_boot) for worker in workers))
+    standby = files.standby()
+    idle = tuple(_worker(files, node, True, same_boot) for node in standby.nodes)
+    apart, wanted = {*standby.nodes, *standby.lost}, set(newest.nodes)
+    workers = [_worker(files, node, node in wanted, same_boot) for node in files.nodes() if node not in apart]
+    if record.standby:
+        workers = [_standing(files, newest.generation, worker, same_boot) for worker in workers]
+    return JobStatus(tuple(workers), standby_workers=idle)
 
 
 def _standing(files: JobFiles, generation: int, worker: WorkerStatus, same_boot: bool) -> WorkerStatus:
@@ -165,7 +169,8 @@ def _follow(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     """Hold a pidfd of every running agent, and no other."""
-    running = {w.pid for w in status.workers if w.phase is WorkerPhase.RUNNING and w.pid is not None}
+    all_workers = (*status.workers, *status.standby_workers)
+    running = {w.pid for w in all_workers if w.phase is WorkerPhase.RUNNING and w.pid is not None}
     for pid in pidfds.keys() - running:
         loop.remove_reader(pidfds[pid])
         os.close(pidfds.pop(pid))

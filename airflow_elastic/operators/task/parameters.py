@@ -27,6 +27,7 @@ PATHS = {
     "max_workers": "workers.max",
     "procs_per_worker": "workers.procs",
     "node_unit": "workers.node_unit",
+    "standby_workers": "workers.standby",
     "worker_resources": "workers.resources",
     "launcher": "launcher",
     "launcher_options": "launcher_options",

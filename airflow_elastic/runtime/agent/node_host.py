@@ -74,13 +74,13 @@ def main(state: Path) -> None:
 
 
 def _wanted(state: Path, started: set[tuple[JobFiles, int]]) -> list[tuple[JobFiles, int]]:
-    """Workers in the newest generation of each open job that have not been started."""
+    """Workers in the newest generation of each open job, and its standby workers, that have not been started."""
     busy = {(files.folder, index) for files, index in started}
     found = []
     for path in state.glob("*/job.json"):
         files = JobFiles(path.parent)
         members = None if files.closed else files.newest_members()
-        for index in members.nodes if members else ():
+        for index in (*members.nodes, *files.standby().nodes) if members else ():
             if (files.folder, index) not in busy and files.agent(index) is None:
                 found.append((files, index))
     return found

@@ -67,6 +67,7 @@ def meet(
         WorkersMissing: a worker did not come within `health.start_seconds`, although it could start.
         Stopped: the worker must end.
     """
+    _be_standby(node)
     newest, health = node.files.newest_members(), node.record.spec.health
     seconds = health.start_seconds
     if newest is not None and _all_were_there(node, newest):
@@ -110,6 +111,20 @@ def meet(
                     node.lender.hear(store, members)
                 return members, meeting, store
             time.sleep(_POLL_SECONDS)
+
+
+def _be_standby(node: Worker) -> None:
+    """As long as this is a standby worker: wait for a generation that names it. Until then it has no ranks.
+
+    Raises:
+        LeftGeneration: the others have finished the training.
+        Stopped: the worker must end.
+    """
+    while node.index in node.files.standby().nodes:
+        if (members := node.files.newest_members()) is not None:
+            _still_wanted(node, members)
+        time.sleep(node.files.standby_seconds)
+        node.files.look_anew()
 
 
 def _stand_by(node: Worker, members: Members) -> None:

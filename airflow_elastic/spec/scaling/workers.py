@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_elastic.spec.validation import Checks, finite_positive, procs_count, worker_count
+from airflow_elastic.spec.validation import Checks, finite_positive, procs_count, standby_count, worker_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Workers:
         resources: what each worker asks the engine for, e.g. `{"cpu": "4", "memory": "8Gi"}`.
         gather_seconds: for a cluster that has room for at least `min` workers but not for all. After so long, training
             begins with the workers that are there; the others join later. Default: 30.
+        standby: further workers that have started, but do not train. One of them takes the place of a lost worker, or
+            joins in a scale step, at once; then another is started. With the engines `local` and `job`. Default: 0.
     """
 
     count: int = 1
@@ -30,12 +32,14 @@ class Workers:
     node_unit: int = 1
     resources: Mapping[str, str] = field(default_factory=dict)
     gather_seconds: float = 30.0
+    standby: int = 0
 
     def __post_init__(self) -> None:
         with Checks() as check:
             check("gather_seconds", self.gather_seconds, finite_positive)
             check("count", self.count, worker_count)
             check("procs", self.procs, procs_count)
+            check("standby", self.standby, standby_count)
             check("node_unit", self.node_unit, worker_count)
             for name in ("min", "max"):
                 if getattr(self, name) is not None:

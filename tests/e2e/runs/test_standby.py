@@ -1,0 +1,129 @@
+"""Standby workers: one of them takes the place of a lost worker, or joins in a scale step, and another one follows."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from airflow_elastic.adapters.records.journal import Journal
+from airflow_elastic.adapters.storage.open import open_store
+from airflow_elastic.control import start_run
+from airflow_elastic.engines import find_engine
+from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
+from airflow_elastic.spec.errors import SpecError
+from airflow_elastic.spec.run import RestartPolicy, Workers
+from tests.support.driving import Driven, driving, left_over, plain, training
+
+BUDDIES = CheckpointPolicy(every_steps=1000, memory_every_steps=2, buddies=True)
+
+
+def one_of_two(**changes: object) -> Workers:
+    return Workers(**{"count": 2, "min": 1, "max": 4, "standby": 1, **changes})  # type: ignore[arg-type]
+
+
+async def ready(driven: Driven, number: int) -> None:
+    """Wait until this worker stands by: its agent runs, and it was not named in a generation."""
+
+    def stands_by() -> bool:
+        agent = driven.files.agent(number)
+        return driven.files.standby().nodes == (number,) and agent is not None and agent.alive
+
+    await driven.until(stands_by, f"node-{number} to stand by")
+
+
+def asked(driven: Driven) -> list[tuple[tuple[int, ...], bool]]:
+    """The standby workers that were asked for, and whether others were lost before."""
+    events = Journal(driven.run.store).read()
+    return [(one.workers, one.reason is not None) for one in events if isinstance(one, ev.StandbyAsked)]
+
+
+async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follows(tmp_path: Path) -> None:
+    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(10)
+        await ready(driven, 2)
+        stood_by = driven.files.agent(2)
+        driven.kill_node(1)
+        await driven.until(lambda: len(driven.state.attempts) > 1, "attempt 2")
+        await driven.gone_on()
+        newest = driven.files.newest_members()
+        assert newest is not None
+        assert newest.nodes == (0, 2)
+        assert driven.files.agent(2) == stood_by
+        await ready(driven, 3)
+        assert asked(driven) == [((2,), False), ((3,), False)]
+        assert driven.state.attempt.home == 1
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert state.outcome == "stopped"
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_a_lost_standby_worker_is_no_failure_and_is_replaced(tmp_path: Path) -> None:
+    spec = training("--epochs=80", "--step-seconds=0.05", workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await ready(driven, 2)
+        agent = driven.files.agent(2)
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGKILL)
+        await ready(driven, 3)
+        assert asked(driven) == [((2,), False), ((3,), True)]
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    assert (len(state.attempts), state.restarts_used) == (1, 0)
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_a_scale_step_takes_the_standby_worker_first(tmp_path: Path) -> None:
+    spec = training("--epochs=80", "--step-seconds=0.05", workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(5)
+        await ready(driven, 2)
+        await driven.scaled(3)
+        newest = driven.files.newest_members()
+        assert newest is not None
+        assert newest.nodes == (0, 1, 2)
+        await ready(driven, 3)
+        await driven.scaled(1)
+        assert driven.files.standby().nodes == (3,)
+        driven.run.ask_stop(by="test")
+        await driven.end()
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_the_end_is_that_of_an_undisturbed_training(tmp_path: Path, seed: int) -> None:
+    """Whatever dies, among it the standby worker while it waits and while it takes over."""
+    print(f"seed {seed}")  # noqa: T201
+    luck = random.Random(seed)
+    words = ("--epochs=8", "--step-seconds=0.03")
+    expected = plain(tmp_path, *words)
+    spec = training(*words, f"--out={tmp_path}/ours", checkpoint=BUDDIES, workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.killed_at_random(4, luck)
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    assert (tmp_path / "ours").read_text() == expected
+    assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"launcher": "python"}, "the launcher python"),
+        ({"restart": RestartPolicy(policy="Never")}, "the restart policy is Never"),
+        ({"engine": "pytorchjob", "engine_options": {"image": "trainer"}}, "the engine pytorchjob"),
+    ],
+)
+def test_standby_workers_without_use_are_refused(
+    tmp_path: Path, changes: dict[str, object], why: str
+) -> None:
+    spec = training(workers=one_of_two(count=1, min=1, max=1), **changes)
+    with pytest.raises(SpecError, match=why):
+        start_run(open_store(str(tmp_path / "run")), spec, engine=find_engine(spec.engine))
+    assert not (tmp_path / "run").exists()
