@@ -120,17 +120,19 @@ def _index(env: Mapping[str, str]) -> int:
 
 def _refused(files: JobObjects, index: int) -> str | None:
     """Why this worker must not start; None if it may. From then on no other pod may start as this worker."""
+    stands_by = index in files.standby().nodes
     joined = files.joined(index)
-    if joined is None and "AIRFLOW_ELASTIC_FOLLOWS" in os.environ:
+    if joined is None and not stands_by and "AIRFLOW_ELASTIC_FOLLOWS" in os.environ:
         joined = _named(files, index)
-    if joined is None:
+    if joined is None and not stands_by:
         return "it is not among the workers of the job"
     me = Life(
         os.environ.get("AIRFLOW_ELASTIC_POD", ""),
         os.environ.get("AIRFLOW_ELASTIC_POD_UID", ""),
         uuid.uuid4().hex,
     )
-    if not files.create(f"node-{index}/agent-{joined:04d}.json", me):
+    life = "standby" if joined is None else f"{joined:04d}"
+    if not files.create(f"node-{index}/agent-{life}.json", me):
         return "this worker has run before, and has one life in an attempt"
     files.look_anew()
     return "the job was deleted" if files.closed else None

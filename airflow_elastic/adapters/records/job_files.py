@@ -291,8 +291,13 @@ class JobFiles:
         trained = self._trained()
         return replace(asked, nodes=tuple(node for node in asked.nodes if node not in trained))
 
-    def ask_standby(self, wanted: int, is_lost: Callable[[int], bool]) -> Standby | None:
+    def ask_standby(self, wanted: int, is_lost: Callable[[int], bool], first: int = 0) -> Standby | None:
         """Ask for new standby workers in place of those that were named or lost, up to `wanted`.
+
+        Args:
+            wanted: how many there should be.
+            is_lost: whether a standby worker has ended.
+            first: smallest number of a new one.
 
         Returns:
             All standby workers, with the new ones; None if there are enough.
@@ -302,7 +307,7 @@ class JobFiles:
         there = tuple(node for node in now.nodes if node not in lost)
         if len(there) >= wanted:
             return None
-        first = max((-1, *self.nodes(), *self._spent())) + 1
+        first = max((first - 1, *self.nodes(), *self._spent())) + 1
         fresh = tuple(range(first, first + wanted - len(there)))
         following = Standby((*there, *fresh), (*now.lost, *lost))
         self.write("standby.json", following)

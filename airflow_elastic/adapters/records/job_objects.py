@@ -106,6 +106,7 @@ class JobObjects(JobFiles):
     def look_anew(self) -> None:
         """Forget cached documents."""
         self._looked_at = -self._memory
+        self._results.clear()
 
     def joined(self, index: int) -> int | None:
         """The generation since which a worker has been a member without a break; None if it is none."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube import Conflict
+from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.engines.kube.ownership import adopt, owned
 from airflow_elastic.engines.kube.queues import native, volcano
-from airflow_elastic.spec.errors import SubmitRefused
+from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Resource
     from airflow_elastic.adapters.kube.hub import Hub
+    from airflow_elastic.adapters.records.job_files import JobFiles
     from airflow_elastic.engines.api import Job
     from airflow_elastic.engines.kube.kind import Kind
     from airflow_elastic.engines.kube.options import KubeOptions
@@ -23,6 +25,30 @@ Rendered = list[tuple["Resource", dict[str, Any]]]
 def objects(kind: Kind, job: Job, options: KubeOptions) -> list[tuple[Resource, dict[str, Any]]]:
     """All objects of a job in the order of their creation: the kind's, and before them a gang if it is an object."""
     return [*volcano.objects(job, options), *kind.render(job, options)]
+
+
+def write_down(files: JobFiles, job: Job, python: str, standby: int) -> None:
+    """Write a job's record, its first workers, and its standby workers, before its objects are created.
+
+    Args:
+        files: the job's documents.
+        job: the job.
+        python: the interpreter in its pods.
+        standby: how many standby workers it has from the start.
+
+    Raises:
+        EngineError: the job has been deleted.
+        SubmitRefused: another job of this name is there.
+    """
+    known = job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", python
+    record = JobRecord(*known, job.standby, job.origin)
+    if files.closed:
+        raise EngineError(f"job {job.name} has been deleted: it is not started again")
+    if not files.create("job.json", record) and not record.is_same(files.record):
+        raise SubmitRefused(f"{job.run_uri} holds another job {job.name}: use another run URI")
+    if standby:
+        files.ask_standby(standby, lambda index: False, first=job.workers)
+    files.begin(Members(1, tuple(range(job.workers)), 0.0))
 
 
 async def create(shared: Hub, kind: Kind, job: Job, options: KubeOptions, made_of: Rendered) -> None:

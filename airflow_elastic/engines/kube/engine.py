@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, Query, hub
 from airflow_elastic.adapters.kube.resources import PODS
-from airflow_elastic.adapters.records.job_files import JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.engines.api import Capabilities, Finding, Job, Resized
 from airflow_elastic.engines.kube.capacity.measures import Measures
 from airflow_elastic.engines.kube.checks import check_spec, doctor, storage_problem
-from airflow_elastic.engines.kube.create import create, objects
+from airflow_elastic.engines.kube.create import create, objects, write_down
 from airflow_elastic.engines.kube.kind import (
     Child,
     Kind,
@@ -80,7 +79,7 @@ class KubeEngine(Measures):
         self, *, access: Access | None = None, open_store: Callable[[str], Store] = open_store
     ) -> None:
         self._access, self._open_store = access, open_store
-        self._steps = Steps()
+        self._steps, self._changes = Steps(), 0
 
     @property
     def name(self) -> str:
@@ -137,13 +136,7 @@ class KubeEngine(Measures):
         if (why := self.storage_problem(job)) is not None:
             raise SubmitRefused(why)
         files = self._files(job)
-        known = job.name, job.run_uri, job.attempt, job.spec, job.spec.digest, "", options.python
-        record = JobRecord(*known, job.standby, job.origin)
-        if files.closed:
-            raise EngineError(f"job {job.name} has been deleted: it is not started again")
-        if not files.create("job.json", record) and not record.is_same(files.record):
-            raise SubmitRefused(f"{job.run_uri} holds another job {job.name}: use another run URI")
-        files.begin(Members(1, tuple(range(job.workers)), 0.0))
+        write_down(files, job, options.python, self._standby_from_the_start(job, options))
         return files
 
     async def _objects(
@@ -161,8 +154,7 @@ class KubeEngine(Measures):
         """Snapshots out of the shared watch."""
         options = options_of(job.spec, self.kind.options)
         seen = await asyncio.to_thread(self._begun, job)
-        # Read again, because a cached answer proves nothing.
-        shown = Shown(lambda: self._files(job).newest_members())
+        shown = Shown(partial(self._files, job), stands_by=job.spec.workers.standby > 0)
         last: JobStatus | None = None
         why: str | None = None
         lacking, ends = asyncio.Event(), Ends()
@@ -183,8 +175,9 @@ class KubeEngine(Measures):
                     queue = kueue.why_held(workloads, owner)
                     status = read_job(self.kind, owner, pods, seen, self._before_workers(pods) or why, queue)
                     status = ends(status, by_worker(self.kind, pods))
-                    if owner is not None and self._may_replace(job, options, owner):
-                        status = await shown(status)
+                    grows = self._may_replace(job, options, owner)
+                    if grows or job.spec.workers.standby:
+                        status = await shown(status, self._changes, grows=grows)
                     if options.queueing == "volcano":
                         status = await events(status, seen)
                 unclear = pods_to_explain(self.kind, pods, status)
@@ -202,8 +195,16 @@ class KubeEngine(Measures):
         return {}
 
     def _may_replace(self, job: Job, options: KubeOptions, owner: Object) -> bool:
-        """Whether other workers can take the places of lost ones."""
+        """Whether further workers can take the places of lost ones."""
         return False
+
+    def _standby_from_the_start(self, job: Job, options: KubeOptions) -> int:
+        """How many standby workers a job has from the start."""
+        return 0
+
+    async def _ready(self, shared: Hub, job: Job, options: KubeOptions) -> tuple[int, ...]:
+        """The standby workers that run."""
+        return ()
 
     def _before_workers(self, pods: Sequence[Object]) -> str | None:
         """What a pod waits for that makes the pods of the workers, if there is one."""
@@ -243,7 +244,9 @@ class KubeEngine(Measures):
             pods, grace = partial(self._pods, shared, job, options), job.spec.health.grace_seconds
             where = shared.client, options.namespace, kind, name
             place = JobPods(*where, pods, self.kind.index, grace, self.awaits_all)
-            await self._steps.change(place, self._files(job), job.name, workers)
+            ready = await self._ready(shared, job, options)
+            await self._steps.change(place, self._files(job), job.name, workers, ready)
+            self._changes += 1
 
     async def resize(self, job: Job, resources: Mapping[str, str]) -> tuple[Resized, ...]:
         """Changes the pods directly: their owners are not involved, and do not undo it."""
@@ -358,6 +361,8 @@ class KubeEngine(Measures):
         self, shared: Hub, job: Job, options: KubeOptions, owner: dict[str, Any], pods: list[dict[str, Any]]
     ) -> bool:
         status = read_job(self.kind, await self._read(shared, job, options, owner), pods, {})
+        if job.spec.workers.standby:  # those may still run
+            status = await Shown(partial(self._files, job), stands_by=True)(status, 0, grows=False)
         return status.succeeded
 
     async def _nothing_left(self, shared: Hub, job: Job, options: KubeOptions) -> None:

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.adapters.kube.resources import PODS
 from airflow_elastic.engines.kube.kind import asked
 from airflow_elastic.engines.kube.render.pod import MARGIN_SECONDS
-from airflow_elastic.engines.kube.worker_places import regroup, sized
+from airflow_elastic.engines.kube.worker_places import Group, regroup, sized
 from airflow_elastic.spec.errors import EngineError
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.kube import Client
-    from airflow_elastic.adapters.records.job_files import JobFiles, Members
+    from airflow_elastic.adapters.records.job_files import JobFiles, Members, Standby
     from airflow_elastic.engines.kube.kind import Kind, Object
 
 #: A controller creates a pod within this time, in seconds, if nothing prevents it.
@@ -128,26 +129,43 @@ class Steps:
             del seen[index]
         return [pod for pod in pods if pod["metadata"]["uid"] not in former]
 
-    async def change(self, place: JobPods, files: JobFiles, job: str, workers: int) -> None:
+    async def change(
+        self, place: JobPods, files: JobFiles, job: str, workers: int, ready: Collection[int] = ()
+    ) -> None:
         """Change a job to so many workers, once the cluster has finished the last step.
+
+        Args:
+            place: the pods.
+            files: the job's documents.
+            job: name of the job.
+            workers: how many.
+            ready: standby workers, which join first.
 
         Raises:
             EngineError: there is no such job, or pods of former workers do not end.
         """
-        members = await asyncio.to_thread(files.newest_members)
-        going = {} if members is None else await self._settle(place, job, members, workers)
+        members, standby = await asyncio.to_thread(lambda: (files.newest_members(), files.standby()))
+        wanted = partial(sized, workers=workers, ready=ready, lost=standby.lost)
+        going = {} if members is None else await self._settle(place, job, members, wanted, standby)
         files.look_anew()
         found = await place.client.get(place.kind.resource, place.namespace, place.name)
-        size = await asyncio.to_thread(regroup, files, job, lambda now: sized(now, workers))
+        size = await asyncio.to_thread(regroup, files, job, wanted)
         slim = place.kind.slim(found)
         if place.kind.workers(slim) != size or asked(slim, size) is not None:
             body, part = place.kind.scaled(found, size)
             await place.client.patch(place.kind.resource, place.namespace, place.name, body, part)
         self._former.setdefault(job, {}).update(going)
 
-    async def _settle(self, place: JobPods, job: str, members: Members, workers: int) -> dict[str, int]:
+    async def _settle(
+        self,
+        place: JobPods,
+        job: str,
+        members: Members,
+        wanted: Callable[[Members], Group],
+        standby: Standby,
+    ) -> dict[str, int]:
         """Wait until the step can begin; returns the uids and numbers of the pods that will leave."""
-        now, then = set(members.all), set(sized(members, workers)[0])
+        now, then = set(members.all), set(wanted(members)[0])
         if now == then:
             return {}
         owner = place.kind.slim(await place.client.get(place.kind.resource, place.namespace, place.name))
@@ -155,7 +173,7 @@ class Steps:
         waits = _Waits(
             goes=now - then,
             stays=now & then if place.awaits_all and not grows else set(),
-            comes=set() if place.awaits_all else then - now,
+            comes=set() if place.awaits_all else then - now - set(standby.nodes),
             # By the job itself, which others may have scaled: their pods exist, and are not old ones.
             beyond=place.kind.workers(owner) if place.awaits_all and grows else None,
             is_held=place.kind.held(owner) is not None,

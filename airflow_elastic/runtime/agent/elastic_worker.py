@@ -17,7 +17,7 @@ from airflow_elastic.adapters.records.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
 from airflow_elastic.runtime.agent.rank_group import RankGroup, rank_environments
-from airflow_elastic.runtime.agent.rendezvous import LeftGeneration, meet
+from airflow_elastic.runtime.agent.rendezvous import LeftGeneration, NotNeeded, meet
 from airflow_elastic.runtime.agent.shipped_script import with_script
 from airflow_elastic.runtime.agent.worker import Stopped
 from airflow_elastic.runtime.tiers.disk.recovery import recover
@@ -60,6 +60,8 @@ def run_elastic(node: Worker, server: ForkServer, report: Callable[[], None]) ->
     while True:
         try:
             result = _run_ranks(node, server)
+            if node.members is None:
+                return result  # it has had no ranks
             if result.outcome == "succeeded":
                 keep_last(node)
         except DistError:
@@ -128,6 +130,8 @@ def _run_ranks(node: Worker, server: ForkServer) -> Result:
     while True:
         try:
             members, meeting, store = meet(node, partial(recover, node))
+        except NotNeeded as why:
+            return Result("succeeded", time.time(), reason=str(why))
         except LeftGeneration:
             return Result("left", time.time(), reason="left by a scale step")
         try:

@@ -42,6 +42,10 @@ class LeftGeneration(Exception):
     """This worker is not a member of the newest generation, or the training is finished."""
 
 
+class NotNeeded(Exception):
+    """This worker has stood by to the end of the training."""
+
+
 class WorkersMissing(Exception):
     """Workers of a generation did not come in time."""
 
@@ -64,6 +68,7 @@ def meet(
 
     Raises:
         LeftGeneration: this worker is not in the newest generation, or the others have finished the training.
+        NotNeeded: it has stood by, and the others have finished the training.
         WorkersMissing: a worker did not come within `health.start_seconds`, although it could start.
         Stopped: the worker must end.
     """
@@ -117,12 +122,15 @@ def _be_standby(node: Worker) -> None:
     """As long as this is a standby worker: wait for a generation that names it. Until then it has no ranks.
 
     Raises:
-        LeftGeneration: the others have finished the training.
+        NotNeeded: the others have finished the training.
         Stopped: the worker must end.
     """
     while node.index in node.files.standby().nodes:
-        if (members := node.files.newest_members()) is not None:
-            _still_wanted(node, members)
+        members = node.files.newest_members()
+        if members is not None and _done_without_us(node, members):
+            raise NotNeeded("the others have finished the training")
+        if node.stop_at is not None or node.files.closed:
+            raise Stopped
         time.sleep(node.files.standby_seconds)
         node.files.look_anew()
 

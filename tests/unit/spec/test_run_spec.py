@@ -137,7 +137,7 @@ def test_wrong_types_hide_no_wrong_values() -> None:
 def test_what_is_missing_or_unknown_is_not_told_as_a_value() -> None:
     with pytest.raises(SpecError) as error:
         RunSpec.from_dict({"workers": {"cuont": 2}})
-    fields = "count, min, max, procs, node_unit, resources, gather_seconds"
+    fields = "count, min, max, procs, node_unit, resources, gather_seconds, standby"
     assert str(error.value) == (
         "command: this field is required; "
         f"workers.cuont: there is no such field; there are {fields}; did you mean count?"

@@ -9,22 +9,31 @@ index may come again.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from airflow_elastic.adapters.kube import KubeError, Missing
 from airflow_elastic.adapters.kube.hub import Hub, hub
 from airflow_elastic.adapters.kube.resources import JOBS, PODS, SERVICES, Resource
-from airflow_elastic.engines.api import Finding, Job
+from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.engines.api import Capabilities, Finding, Job
 from airflow_elastic.engines.kube.checks import doctor
 from airflow_elastic.engines.kube.engine import KubeEngine
-from airflow_elastic.engines.kube.kind import Change, Object
+from airflow_elastic.engines.kube.kind import Change, Object, by_worker, read_job
 from airflow_elastic.engines.kube.options import KubeOptions, options_of
 from airflow_elastic.engines.kube.queues import gang_findings, kueue, native
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL, named, owner_labels, pod_template
+from airflow_elastic.engines.kube.watch.pod_status import read_pod
 from airflow_elastic.engines.kube.worker_places import fresh, size_of
 from airflow_elastic.spec.errors import Problem, SubmitRefused
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Waiting, WorkerPhase, WorkerStatus
+
+#: How a Job is addressed: its resource, namespace and name.
+Place = tuple[Resource, str, str]
+
+_THERE = (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
@@ -49,8 +58,8 @@ class JobKind:
         index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}}
         template = pod_template(job, options, container=self.container, index=index)
         template["spec"].setdefault("subdomain", job.name)
-        metadata = named(job, options)
-        annotations = kueue.annotated(metadata["annotations"], job, options)
+        metadata, size = named(job, options), job.workers + standby_in_queue(job, options)
+        annotations = kueue.annotated(metadata["annotations"], job, options, size)
         owner = {**metadata, "labels": owner_labels(job, options), "annotations": annotations}
         body = {
             "apiVersion": JOBS.api_version,
@@ -58,8 +67,8 @@ class JobKind:
             "metadata": owner,
             "spec": {
                 "completionMode": "Indexed",
-                "completions": job.workers,
-                "parallelism": job.workers,
+                "completions": size,
+                "parallelism": size,
                 "backoffLimitPerIndex": 0,
                 "ttlSecondsAfterFinished": options.ttl_seconds,
                 **native.scheduling(job, options),
@@ -148,10 +157,20 @@ def _indexes(text: str) -> set[int]:
     return found
 
 
+def standby_in_queue(job: Job, options: KubeOptions) -> int:
+    """The standby workers that a Job has from the start: in a queue it cannot get further pods, so they need quota."""
+    return job.spec.workers.standby if options.by_kueue or options.queueing == "volcano" else 0
+
+
 class JobEngine(KubeEngine):
     """Workers as the pods of an Indexed Job."""
 
     kind = JobKind()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Standby workers, too."""
+        return replace(super().capabilities, standby=True)
 
     def doctor(self, namespace: str | None = None) -> list[Finding]:
         """The findings of every kind; and the gangs of Jobs that the cluster supports."""
@@ -181,6 +200,8 @@ class JobEngine(KubeEngine):
                 if error.is_final:
                     raise SubmitRefused(str(error)) from error
                 raise
+            finally:
+                self._changes += 1
 
     async def _replace(
         self, shared: Hub, job: Job, options: KubeOptions, attempt: int, lost: tuple[int, ...]
@@ -192,7 +213,47 @@ class JobEngine(KubeEngine):
             labels = f"{JOB_LABEL}={job.name},{INDEX_ANNOTATION}={index}"
             await shared.client.delete_all(PODS, options.namespace, labels=labels, grace_seconds=0)
         owner = await shared.client.get(*place)
-        await asyncio.to_thread(files.rejoin, attempt, lost, fresh)
-        members = await asyncio.to_thread(files.newest_members)
-        if members is not None and self.kind.workers(owner) < (size := size_of(members)):
+        ready = await self._ready(shared, job, options)
+        others = partial(fresh, without={*ready, *(await asyncio.to_thread(files.standby)).lost})
+        await asyncio.to_thread(files.rejoin, attempt, lost, others, ready)
+        await self._grow(shared, place, owner, files)
+
+    async def _grow(self, shared: Hub, place: Place, owner: dict[str, Any], files: JobObjects) -> None:
+        """Let the Job have as many pods as its workers and standby workers need."""
+        members, standby = await asyncio.to_thread(lambda: (files.newest_members(), files.standby()))
+        if members is not None and self.kind.workers(owner) < (size := size_of(members, standby)):
             await shared.client.patch(*place, self.kind.scaled(owner, size).body)
+
+    def _standby_from_the_start(self, job: Job, options: KubeOptions) -> int:
+        return standby_in_queue(job, options)
+
+    async def stand_by(self, job: Job) -> tuple[int, ...]:
+        """Ask for pods of further indexes. Not in a queue: there the Job has had its standby workers from the start."""
+        options = options_of(job.spec, self.kind.options)
+        place = (JOBS, options.namespace, job.name)
+        async with hub(self._reach(options)) as shared:
+            try:
+                owner = await shared.client.get(*place)
+            except Missing:
+                return ()
+            files = self._files(job)
+            slim = self.kind.slim(owner)
+            if not self._may_replace(job, options, slim) or await asyncio.to_thread(lambda: files.closed):
+                return ()
+            workers = read_job(self.kind, slim, await self._pods(shared, job, options), {}).workers
+            ended = {worker.index for worker in workers if worker.phase not in _THERE}
+            before = (await asyncio.to_thread(files.standby)).nodes
+            wanted = job.spec.workers.standby
+            asked = await asyncio.to_thread(files.ask_standby, wanted, ended.__contains__)
+            await self._grow(shared, place, owner, files)
+            self._changes += 1
+        return tuple(index for index in asked.nodes if index not in before) if asked else ()
+
+    async def _ready(self, shared: Hub, job: Job, options: KubeOptions) -> tuple[int, ...]:
+        standby = (
+            (await asyncio.to_thread(self._files(job).standby)).nodes if job.spec.workers.standby else ()
+        )
+        pods = by_worker(self.kind, await self._pods(shared, job, options)) if standby else {}
+        found = ((index, pods.get(f"node-{index}")) for index in standby)
+        read = ((index, read_pod(dict(pod), self.kind.container, "")) for index, pod in found if pod)
+        return tuple(index for index, worker in read if worker.phase is WorkerPhase.RUNNING)

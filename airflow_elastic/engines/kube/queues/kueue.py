@@ -55,8 +55,8 @@ def refuse_change(resource: Resource, options: KubeOptions, name: str, *, below:
         raise EngineError(f"if the workers of {name} changed, Kueue would {what}")
 
 
-def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) -> dict[str, str]:
-    """A batch Job's annotations. One of them lets Kueue admit it with fewer workers, if there is no room for all.
+def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions, pods: int) -> dict[str, str]:
+    """A batch Job's annotations. One of them lets Kueue admit it with fewer `pods`, if there is no room for all.
 
     Kueue then lowers `parallelism`, and leaves it there. Only our own agents train without the missing workers. The
     annotation is left out if the user requires all workers, or lets Kueue lower `completions` too.
@@ -66,7 +66,7 @@ def annotated(annotations: Mapping[str, str], job: Job, options: KubeOptions) ->
     fewest = str(job.spec.workers.at_least if begins_small else job.workers)
     rest = {name: value for name, value in annotations.items() if name != FEWEST_ANNOTATION}
     given = annotations.get(FEWEST_ANNOTATION, fewest)
-    whole = given.isdecimal() and len(given) < 30 and int(given) >= job.workers
+    whole = given.isdecimal() and len(given) < 30 and int(given) >= pods
     return rest if whole else {**rest, FEWEST_ANNOTATION: given}
 
 

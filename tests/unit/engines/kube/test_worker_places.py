@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Members
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.engines.kube.worker_places import Shown, fresh, of_all, regroup, sized
+from airflow_elastic.engines.kube.worker_places import Shown, fresh, of_all, regroup, size_of, sized
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import EngineError
 from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
@@ -69,6 +70,66 @@ def test_a_job_has_the_workers_that_it_is_to_have_and_none_that_was_lost(
         assert not set(members.nodes) & lost, "nobody has the number of one that was lost"
 
 
+@st.composite
+def histories_with_standby(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """The same with standby workers: how many there should be, and losses of them."""
+    kinds = ("scale", "lose", "stand_by", "lose_standby")
+    return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 6)), max_size=16))
+
+
+@given(histories_with_standby())
+def test_standby_workers_come_first_and_numbers_are_used_once(history: Sequence[tuple[str, int]]) -> None:
+    files = JobFiles(Path(tempfile.mkdtemp()))
+    weakref.finalize(files, shutil.rmtree, files.folder, ignore_errors=True)
+    files.create("job.json", JobRecord("job", "/run", 1, RUN, RUN.digest, "", "python"))
+    files.begin(Members(1, (0, 1), 0.0))
+    lost, lost_standby, attempt, size = set[int](), set[int](), 1, 2
+    for kind, number in history:
+        members = files.newest_members()
+        assert members is not None
+        before, ready = set(members.all), [one for one in files.standby().nodes if one not in lost_standby]
+        match kind:
+            case "scale":
+                wanted = partial(sized, workers=number + 1, ready=ready, lost=lost_standby)
+                size = max(size, regroup(files, "job", wanted))
+            case "lose":
+                attempt, gone = attempt + 1, members.nodes[number % len(members.nodes)]
+                lost.add(gone)
+                files.rejoin(attempt, {gone}, partial(fresh, without={*ready, *lost_standby}), ready)
+            case "stand_by":
+                files.ask_standby(number, lost_standby.__contains__)
+            case _ if ready:
+                lost_standby.add(ready[number % len(ready)])
+        after = files.newest_members()
+        assert after is not None
+        came = set(after.all) - before
+        assert len(came & set(ready)) == min(len(came), len(ready))
+        assert len(set(after.nodes)) == len(after.nodes)
+        assert not set(after.all) & (lost | lost_standby)
+        standby = files.standby()
+        assert not set(standby.nodes) & (set(after.all) | lost)
+        assert {*after.all, *standby.nodes} <= set(range(size_of(after, standby)))
+
+
+async def test_standby_workers_are_shown_apart_and_replace_lost_ones_where_no_pod_can_come(
+    files: JobObjects,
+) -> None:
+    files.ask_standby(1, lambda index: False)
+    shown = partial(Shown(lambda: files, stands_by=True), change=0, grows=False)
+    status = job(node_0="running", node_1="lost", node_2="running", node_3="pending")
+    waits = await shown(status)
+    assert [worker.name for worker in waits.standby_workers] == ["node-3"]
+    assert [worker.name for worker in waits.workers] == ["node-0", "node-1", "node-2"]
+    assert waits.replaceable == (), "nobody has its place yet"
+    ready = await shown(job(node_0="running", node_1="lost", node_2="running", node_3="running"))
+    assert ready.replaceable == (1,)
+    two = await shown(job(node_0="lost", node_1="lost", node_2="running", node_3="running"))
+    assert two.replaceable == (), "there is one for two"
+    standby_lost = await shown(job(node_0="running", node_1="running", node_2="running", node_3="lost"))
+    assert not standby_lost.failed
+    assert standby_lost.standby_workers[0].phase is WorkerPhase.LOST
+
+
 def test_without_losses_numbers_are_those_below_the_size() -> None:
     members = Members(1, (0, 1, 2), 0.0)
     assert sized(members, 5) == ((0, 1, 2, 3, 4), ())
@@ -119,12 +180,12 @@ def job(**phases: str) -> JobStatus:
 async def test_a_lost_worker_is_one_until_another_one_has_its_place(files: JobObjects) -> None:
     asked = []
 
-    def members() -> Members | None:
+    def opened() -> JobObjects:
         asked.append(1)
         files.look_anew()
-        return files.newest_members()
+        return files
 
-    shown = Shown(members)
+    shown = partial(Shown(opened, stands_by=False), change=0, grows=True)
     status = job(node_0="running", node_1="lost", node_2="running")
     assert (await shown(job(node_0="running"))) == job(node_0="running")
     assert asked == []
@@ -141,7 +202,7 @@ async def test_a_lost_worker_is_one_until_another_one_has_its_place(files: JobOb
 
 
 async def test_what_is_no_worker_or_was_taken_is_not_replaced(files: JobObjects) -> None:
-    shown = Shown(files.newest_members)
+    shown = partial(Shown(lambda: files, stands_by=False), change=0, grows=True)
     deleted = JobStatus((WorkerStatus("job", WorkerPhase.LOST),))
     assert (await shown(deleted)) == deleted
     taken = JobStatus((WorkerStatus("node-1", WorkerPhase.LOST, preempted=True),))

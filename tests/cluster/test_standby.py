@@ -1,0 +1,155 @@
+"""Standby workers on a real cluster: pods that have started, and do not train until a worker is lost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_elastic.adapters.kube import Client
+from airflow_elastic.adapters.kube.resources import JOBS, PODS
+from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION
+from airflow_elastic.spec.run import RunSpec
+from airflow_elastic.spec.status import WorkerPhase
+from tests.cluster.faults.test_node_faults import apart
+from tests.cluster.kinds.test_training import kept_by_buddies, world
+from tests.support.driving import Driven, driving
+from tests.support.kubernetes.cluster import QUOTAS, pods_of
+from tests.support.machine.patience import until_async
+from tests.support.runs.faults import Faults
+
+
+def with_standby(options: dict[str, Any], **changes: Any) -> RunSpec:
+    """A training on 2 pods, with another one that stands by; states are in memory only."""
+    spec = kept_by_buddies("job", options)
+    return replace(spec, workers=replace(spec.workers, standby=1, **changes))
+
+
+def standby(driven: Driven) -> dict[str, str]:
+    """The phases of standby workers, as the status document has them."""
+    placement: Any = driven.run.status()["placement"]
+    return {str(one["worker"]): str(one["phase"]) for one in placement if one["standby"]}
+
+
+async def ready(driven: Driven, name: str) -> None:
+    await driven.until(lambda: standby(driven).get(name) == str(WorkerPhase.RUNNING), f"{name} to stand by")
+
+
+async def trained_by(driven: Driven, *workers: int) -> None:
+    """Wait until the ranks of these workers report."""
+
+    def reported() -> bool:
+        progress = driven.run.progress(driven.state)
+        names = {rank.worker for rank in progress.ranks} if progress else set()
+        return names == {f"node-{index}" for index in workers}
+
+    await driven.until(reported, f"ranks of workers {workers}")
+
+
+async def ended(driven: Driven) -> tuple[str | None, int, int]:
+    driven.run.ask_stop(by="test")
+    state = await driven.end()
+    return state.outcome, len(state.attempts), state.restarts_used
+
+
+async def test_a_standby_pod_takes_the_place_of_a_lost_one(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
+) -> None:
+    """Then another one follows, which is lost and followed in turn; and a scale step takes that one."""
+    async with driving(shared_folder / "run", with_standby(pod_options)) as driven:
+        await driven.at_step(20)
+        await ready(driven, "node-2")
+        pods = await pods_of(driven, client, namespace)
+        lost = time.time()
+        faults.pod(namespace, pods[1]["metadata"]["name"], "signal")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        from_step = await driven.gone_on()
+        print(f"from the kill to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
+        assert from_step >= driven.state.attempts[0].last_step - 8 > 0
+        await trained_by(driven, 0, 2)
+        assert driven.state.attempt.home == 1
+        await ready(driven, "node-3")
+        (pod,) = [
+            pod
+            for pod in await pods_of(driven, client, namespace)
+            if pod["metadata"]["labels"][INDEX_ANNOTATION] == "3"
+        ]
+        await client.delete(PODS, namespace, pod["metadata"]["name"], grace_seconds=0)
+        await ready(driven, "node-4")
+        driven.run.ask_scale(3, by="test")
+        await driven.until(lambda: world(driven) == 3, "3 ranks")
+        await trained_by(driven, 0, 2, 4)
+        driven.run.ask_scale(1, by="test")
+        await driven.until(lambda: world(driven) == 1, "1 rank")
+        assert await ended(driven) == ("stopped", 2, 1)
+
+
+async def test_without_room_for_a_standby_pod_training_goes_on(
+    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
+) -> None:
+    quota = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
+    await client.create(QUOTAS, namespace, quota)
+    async with driving(shared_folder / "run", with_standby(pod_options)) as driven:
+        await driven.at_step(20)
+        await driven.until(lambda: standby(driven) == {"node-2": "pending"}, "a standby worker without room")
+        before = driven.step
+        await driven.at_step(before + 20)
+        assert (driven.state.label, len(driven.state.attempts)) == ("running", 1)
+        pods = await pods_of(driven, client, namespace)
+        faults.pod(namespace, pods[1]["metadata"]["name"], "signal")
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        await driven.gone_on()
+        await trained_by(driven, 0, 2)
+        assert await ended(driven) == ("stopped", 2, 1)
+
+
+async def test_a_run_that_succeeds_has_a_complete_job(
+    shared_folder: Path, pod_options: dict[str, Any], client: Client, namespace: str
+) -> None:
+    """A pod that has stood by to the end has done what it should."""
+    spec = with_standby(pod_options)
+    short = replace(spec, command=(spec.command[0], "--epochs=12", "--step-seconds=0.05"))
+    async with driving(shared_folder / "run", short) as driven:
+        await ready(driven, "node-2")
+        job = driven.state.attempt.job
+        state = await driven.end()
+        assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason
+
+        async def complete() -> bool:
+            status = (await client.get(JOBS, namespace, str(job))).get("status", {})
+            return any(
+                one["type"] == "Complete" and one["status"] == "True" for one in status.get("conditions", ())
+            )
+
+        await until_async(complete, "the Job to be complete")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [("partition", "all"), ("power-off", None)], ids=str)
+async def test_a_standby_pod_takes_the_place_of_one_whose_node_is_lost(
+    fault: tuple[str, str | None],
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Any,
+) -> None:
+    async with driving(shared_folder / "run", with_standby(apart(pod_options))) as driven:
+        await driven.at_step(20)
+        await ready(driven, "node-2")
+        pods = await pods_of(driven, client, namespace)
+        nodes = [pod["spec"]["nodeName"] for pod in pods]
+        place = next((i for i in (1, 0) if nodes.count(nodes[i]) == 1), 1)
+        lost = time.time()
+        faults.node(nodes[place], *fault)
+        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
+        noticed = time.time()
+        await driven.gone_on()
+        print(f"noticed after {noticed - lost:.1f} s, first new step {time.time() - noticed:.1f} s later")  # noqa: T201
+        faults.heal()
+        before = driven.step
+        await driven.at_step(before + 5)
+        assert await ended(driven) == ("stopped", 2, 1)
