@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_elastic.engines.api import Engine, Job, MeasuresCapacity
 from airflow_elastic.spec.errors import EngineError
@@ -25,6 +25,8 @@ from airflow_elastic.spec.status import JobStatus, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from airflow_elastic.engines.api import StandingBy
 
 #: How long a test waits for a state before it says that it did not come.
 PATIENCE_SECONDS = 300.0
@@ -49,6 +51,13 @@ def running(workers: int) -> Callable[[JobStatus], bool]:
         return phases == [WorkerPhase.RUNNING] * workers
 
     return holds
+
+
+def standby_running(index: int) -> Callable[[JobStatus], bool]:
+    """Whether this is the only standby worker, and runs."""
+    return lambda status: (
+        [(one.index, one.phase) for one in status.standby_workers] == [(index, WorkerPhase.RUNNING)]
+    )
 
 
 class EngineConformance:
@@ -172,6 +181,27 @@ class EngineConformance:
             assert [w.name for w in shrunk.workers if w.phase is WorkerPhase.RUNNING] == [
                 before.workers[0].name
             ]
+        finally:
+            await engine.delete(job, 0.0)
+            await engine.close(job)
+
+    async def test_standby_workers(self, engine: Engine, uri: str) -> None:
+        """Where the engine says it can: they are apart from those that train, and asked for once."""
+        if not engine.capabilities.standby:
+            return
+        spec = self.make_spec(workers=Workers(2, min=1, max=4, standby=1))
+        job, standing_by = Job(uri, spec, 1, 2, standby=True), cast("StandingBy", engine)
+        try:
+            await engine.submit(job)
+            await until(engine, job, running(2))
+            assert await standing_by.stand_by(job) == (2,)
+            assert await standing_by.stand_by(job) == ()
+            status = await until(engine, job, standby_running(2))
+            assert running(2)(status)
+            await engine.scale(job, 3)
+            await until(engine, job, running(3))
+            assert await standing_by.stand_by(job) == (3,)
+            await until(engine, job, standby_running(3))
         finally:
             await engine.delete(job, 0.0)
             await engine.close(job)

@@ -37,6 +37,7 @@ class FakeJob:
     started: int = 0
     met: list[tuple[int, ...]] = field(default_factory=list)  # the workers of each `regroup`
     rejoined: list[int] = field(default_factory=list)  # the attempts of each `rejoin`
+    standby: list[WorkerStatus] = field(default_factory=list)
     waiting: Waiting | None = None
     ends_at: float | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,7 +52,7 @@ class FakeEngine:
     """Jobs by name, shared by all instances of one process as a cluster is by all its clients."""
 
     name = "fake"
-    capabilities = Capabilities(scale_in_place=True, regroup=True, rejoin=True)
+    capabilities = Capabilities(scale_in_place=True, regroup=True, rejoin=True, standby=True)
     jobs: ClassVar[dict[str, FakeJob]] = {}
     #: By run URI; changed by `set_capacity`.
     capacities: ClassVar[dict[str, Capacity]] = {}
@@ -95,7 +96,9 @@ class FakeEngine:
             found = self.jobs.get(job.name)
             if found is not None and found.ends_at is not None and time.monotonic() >= found.ends_at:
                 self.finish(job.name)
-            status = JobStatus(tuple(found.workers)) if found else JobStatus()
+            status = JobStatus()
+            if found is not None:
+                status = JobStatus(tuple(found.workers), standby_workers=tuple(found.standby))
             if status != last:
                 last = status
                 yield status
@@ -144,6 +147,25 @@ class FakeEngine:
         names = {f"node-{index}" for index in lost}
         found.workers = [_become(w, WorkerPhase.LEFT) if w.name in names else w for w in found.workers]
         self._resize(found, sum(worker.phase in _LIVE for worker in found.workers) + len(lost))
+
+    async def stand_by(self, job: Job) -> tuple[int, ...]:
+        """Add standby workers, in place of those that train now or have ended."""
+        found = self.jobs.get(job.name)
+        if found is None or found.closed:
+            return ()
+        found.standby = [worker for worker in found.standby if worker.phase in _LIVE]
+        missing = job.spec.workers.standby - len(found.standby)
+        numbers = tuple(range(found.started, found.started + max(0, missing)))
+        found.standby += [WorkerStatus(f"node-{number}", WorkerPhase.RUNNING) for number in numbers]
+        found.started += len(numbers)
+        found.changed.set()
+        return numbers
+
+    def end_standby(self, name: str, status: WorkerStatus) -> None:
+        """Replace what is known of the job's first standby worker."""
+        found = self.jobs[name]
+        found.standby[0] = status
+        found.changed.set()
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """End the job for good, also one that never was."""
@@ -206,6 +228,9 @@ class FakeEngine:
         for i in live[workers:]:
             job.workers[i] = _become(job.workers[i], WorkerPhase.LEFT)
         for _ in range(workers - len(live)):
+            if job.standby:
+                job.workers.append(job.standby.pop(0))
+                continue
             job.workers.append(WorkerStatus(f"node-{job.started}", phase, waiting=job.waiting))
             job.started += 1
         job.changed.set()
