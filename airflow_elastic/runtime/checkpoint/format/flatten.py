@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+_PLAIN = {str, int, float, bool, type(None)}
+
 
 def flattened(state: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves of nested dicts and lists by their paths, joined by dots.
@@ -37,7 +39,36 @@ def _walk(path: str, value: Any, flat: dict[str, Any]) -> None:
     flat[path] = value
 
 
+def leaves_of(state: Mapping[str, Any]) -> tuple[list[object], list[Any]]:
+    """The values of `flattened` in its order, and a structure: two states with equal structures have equal paths.
+
+    This takes half the time. It does not look for equal names.
+    """
+    structure: list[object] = []
+    leaves: list[Any] = []
+    _collect("", 0, state, structure, leaves)
+    return structure, leaves
+
+
+def _collect(
+    key: object, depth: int, value: Mapping[Any, Any], structure: list[object], leaves: list[Any]
+) -> None:
+    # The depth says which of the containers before this one is around it.
+    structure += (depth, key, *map(str, value))
+    for name, one in value.items():
+        if isinstance(one, torch.Tensor):
+            leaves.append(one)
+        elif type(one) is dict or isinstance(one, Mapping):
+            _collect(str(name), depth + 1, one, structure, leaves)
+        elif isinstance(one, list) and _has_leaves(one):
+            _collect(str(name), depth + 1, dict(enumerate(one)), structure, leaves)
+        else:
+            leaves.append(one)
+
+
 def _has_leaves(value: list[Any]) -> bool:
+    if {*map(type, value)} <= _PLAIN:  # the names of all parameters, mostly
+        return False
     return any(
         isinstance(one, torch.Tensor | Mapping) or (isinstance(one, list) and _has_leaves(one))
         for one in value

@@ -15,7 +15,7 @@ from airflow_elastic.spec.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_elastic.runtime.checkpoint.save.staging import Layout
+    from airflow_elastic.runtime.checkpoint.save.layout import Layout
     from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
     from airflow_elastic.runtime.collectives.process_group import Collectives
 

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from airflow_elastic.runtime.checkpoint.optimizers.composite import innermost
 from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.checkpoint.save.staging import Layout
+    from airflow_elastic.runtime.checkpoint.save.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -41,19 +42,16 @@ class OverlappedCopy:
     """
 
     def __init__(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
-        slow = layout.slow_parts
-        self._counted = [part.source for _, part in slow]
+        self._counted = layout.slow_sources
         self._versions = _versions(self._counted)
         self._lock = threading.Lock()
         self._changed: bool | None = None  # None until it is known
         self._failure: Exception | None = None
         self._under_way = threading.Event()
-        self._ready = {
-            part.tensor.device: _recorded(part.tensor.device) for _, part in slow if part.tensor.is_cuda
-        }
+        self._ready = {device: _recorded(device) for device in layout.gpus}
         self._copied: dict[torch.device, torch.cuda.Event] = {}
         # Only the thread holds the state, so tensors that the script drops are freed after the copy.
-        work = (layout, memory, done)
+        work = (layout.held(), memory, done)
         self._thread = threading.Thread(target=self._work, args=work, name="copying", daemon=True)
         self._thread.start()
 
@@ -78,7 +76,7 @@ class OverlappedCopy:
     def _work(self, layout: Layout, memory: memoryview, done: Callable[[bool], None]) -> None:
         try:
             for device, ready in self._ready.items():
-                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                stream = _stream(device)
                 stream.wait_event(ready)
                 with torch.cuda.stream(stream):
                     layout.copy_slow(memory, device)
@@ -131,6 +129,13 @@ def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bo
     for optimizer in inner:
         optimizer.register_step_pre_hook(before)
     return True
+
+
+@cache  # torch has a few streams, and hands out each of them several times: a new one might be busy
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies from this GPU."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -10,7 +10,7 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,11 +27,13 @@ from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer
 from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import with_allocated_state
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import check_optimizers, states_of
 from airflow_elastic.runtime.checkpoint.save import random_state
+from airflow_elastic.runtime.checkpoint.save.layout import Layout, Places
 from airflow_elastic.runtime.checkpoint.save.memory_estimate import check_memory, estimate_memory
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, wait_before_steps
+from airflow_elastic.runtime.checkpoint.save.repeated_layout import RepeatedLayout
 from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
-from airflow_elastic.runtime.checkpoint.save.staging import Layout, RankPosition, lay_out
+from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import ProtectedStates, StagingArea
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
@@ -166,6 +168,8 @@ class Saver:
         self._place = RankPosition(ranks.rank, ranks.world_size, stage.procs)
         self._compared = 0
         self._shape: dict[str, Any] = {}  # of the tensors that were compared
+        self._places: Places | None = None  # of the state that was compared
+        self._layouts = RepeatedLayout(self._lay_out)
         self._staged = -1  # the last step that storage will get
         self._newest = -1
         self._for_disk: list[int] = []  # the newest steps that the disk will get
@@ -257,10 +261,12 @@ class Saver:
 
         This is checked at the first saves of a generation, and when the tensors have changed since the last one.
         """
-        shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
+        shape = self._shape
+        if plan.places is not self._places:
+            shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
         if self._compared >= _COMPARED and self._ranks.any(shape != self._shape):
             self._compared = 0
-        self._shape = shape
+        self._shape, self._places = shape, plan.places
         if self._compared < _COMPARED:
             # After a warning no more checks follow, so it is logged once.
             self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
@@ -321,12 +327,14 @@ class Saver:
 
     @_uncollected()
     def _plan(self, objects: Stateful) -> Layout:
-        rank = self._ranks.rank
-        state = state_of(objects, rank)
+        state = state_of(objects, self._ranks.rank)
+        return self._layouts.of(state, [*objects.model.parameters()])
+
+    def _lay_out(self, state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> Layout:
         # Only parameters are alike on all ranks. The forward pass may change buffers, and DDP uses rank 0's.
-        known = SharedStorage(objects.model.parameters())
+        known = SharedStorage(parameters)
         first = {f"model.{name}" for name, one in state["model"].items() if one not in known}
-        return lay_out(state, self._place, own=f"random.{rank}", first=first, ties=_ties(state))
+        return lay_out(state, self._place, own=f"random.{self._ranks.rank}", first=first, ties=_ties(state))
 
     def _busy(self) -> bool:
         """Whether the agent has not yet written the last state for storage."""

@@ -7,9 +7,8 @@ storage. The division follows from names and sizes alone, so ranks need not comm
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -19,11 +18,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, Location, aligned, lay_out_file
+from airflow_elastic.runtime.checkpoint.format.file_layout import Extent, aligned, lay_out_file
 from airflow_elastic.runtime.checkpoint.format.flatten import flattened
 from airflow_elastic.runtime.checkpoint.format.values import to_bytes
+from airflow_elastic.runtime.checkpoint.save.layout import Layout, Part, Places, Value, is_odd
 from airflow_elastic.runtime.checkpoint.tensors.sharding import SHARDED_TENSOR, WRAPPER, is_wrapper, offsets
-from airflow_elastic.spec.checkpoints.index import Blob, Index
+from airflow_elastic.spec.checkpoints.index import Index
 from airflow_elastic.spec.errors import InvalidInput
 
 #: Keys of a script's own objects begin with this. They may differ among ranks; rank 0's are saved.
@@ -31,6 +31,9 @@ _FIRST = "other."
 
 #: Tensors with these prefixes, except buffers, mostly change only in an optimizer's step.
 _SLOW = ("model.", "optimizer.state.")
+
+#: What is not written to storage begins after so many free bytes. A random state takes some bytes more or less.
+_SPARE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,88 +55,18 @@ class RankPosition:
         return self.rank % self.procs
 
 
-class _Part(NamedTuple):
-    """A tensor to copy.
+class _Found(NamedTuple):
+    """A tensor that this rank copies, before it has a place.
 
-    `kept`: this rank writes it to storage. `slow`: only an optimizer's step changes it. `source`: the tensor whose
-    version counter shows changes; for a part of a sharded tensor, the DTensor.
+    `leaf`: its number among all values of the state. `tensor`: this rank's part. `kept`: this rank writes it to
+    storage. `slow`: only an optimizer's step changes it.
     """
 
     extent: Extent
+    leaf: int
     tensor: torch.Tensor
     kept: bool
     slow: bool
-    source: torch.Tensor
-
-    @property
-    def key(self) -> str:
-        return self.extent.key
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The places of all values in a slot: first those for storage, then those for memory only.
-
-    Attributes:
-        parts: tensors, with their places.
-        blobs: serialised values, with their first bytes.
-        kept: the index of values that are written to storage.
-        rest: of values that stay in memory only.
-        perhaps: of values for which rank 0's are saved. This rank's stay in memory, and are used if they are the same.
-        kept_bytes: the bytes for storage.
-        total_bytes: the bytes of the slot.
-        alike: all tensors that should be the same on all ranks, by name, also those that other ranks keep.
-    """
-
-    parts: tuple[tuple[Location, _Part], ...]
-    blobs: tuple[tuple[int, bytes], ...]
-    kept: Index
-    rest: Index
-    perhaps: Index
-    kept_bytes: int
-    total_bytes: int
-    alike: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def slow_parts(self) -> list[tuple[Location, _Part]]:
-        """The tensors that change only in an optimizer's step."""
-        return [(spot, part) for spot, part in self.parts if part.slow]
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether any tensor is on a GPU."""
-        return any(part.tensor.is_cuda for _, part in self.parts)
-
-    def copy_into(self, memory: memoryview) -> None:
-        """Copy everything; `memory` has room for `total_bytes`."""
-        self._copy_at_once(self.parts, memory)
-
-    def copy_quick(self, memory: memoryview) -> None:
-        """Copy everything except the slow parts."""
-        self._copy_at_once([(spot, part) for spot, part in self.parts if not part.slow], memory)
-
-    def copy_slow(self, memory: memoryview, device: torch.device) -> None:
-        """Copy the slow parts on one device. For a GPU this only enqueues the copies."""
-        _copy([(spot, part) for spot, part in self.slow_parts if part.tensor.device == device], memory)
-
-    def _copy_at_once(self, parts: Collection[tuple[Location, _Part]], memory: memoryview) -> None:
-        for at, data in self.blobs:
-            memory[at : at + len(data)] = data
-        try:
-            _copy(parts, memory)
-        finally:  # no copy may go on when the memory is reused
-            for device in {part.tensor.device for _, part in parts if part.tensor.is_cuda}:
-                torch.cuda.current_stream(device).synchronize()
-
-
-def _copy(parts: Iterable[tuple[Location, _Part]], memory: memoryview) -> None:
-    """Copy tensors. For those on a GPU this only enqueues the copies, as to wait for each small one would be slow."""
-    for spot, part in parts:
-        bands = part.tensor.split_with_sizes(spot.rows) if spot.rows else (part.tensor,)
-        for at, band in zip(spot.begins, bands, strict=True):
-            if count := band.numel():
-                room = torch.frombuffer(memory, dtype=band.dtype, count=count, offset=at)
-                room.view_as(band).copy_(band, non_blocking=band.is_cuda)
 
 
 @torch.no_grad()  # else `to_local` would record gradients
@@ -160,15 +93,17 @@ def lay_out(
     """
     flat = flattened(state)
     own = f"{own}."
-    parts: list[_Part] = []
-    alike: list[tuple[str, torch.Tensor]] = []
-    values: list[tuple[str, bytes]] = []
+    leaves = [*flat.values()]
+    parts: list[_Found] = []
+    alike: list[tuple[str, int]] = []
+    values: list[Value] = []
+    data: list[bytes] = []
     # Ranks may differ in these, and rank 0's are saved. Those of other ranks are used if they turn out to be the same.
-    perhaps: list[_Part] = []
-    perhaps_values: list[tuple[str, bytes]] = []
+    perhaps: list[_Found] = []
     known = ties or {}
     own_ties: dict[str, str] = {}
-    for key, value in flat.items():
+    reusable = True
+    for leaf, (key, value) in enumerate(flat.items()):
         mine = key.startswith(own)
         if key in known:
             if place.rank == 0 or isinstance(value, DTensor):
@@ -177,45 +112,50 @@ def lay_out(
         if is_wrapper(value):
             raise InvalidInput(WRAPPER.format(key, type(value).__name__))
         if isinstance(value, DTensor):
-            part = _sharded(key, _summed(value), slow=key.startswith(_SLOW) and key not in first)
+            leaves[leaf] = summed = _summed(value)
+            reusable = reusable and summed is value
+            part = _sharded(key, leaf, summed, slow=key.startswith(_SLOW) and key not in first)
             parts += [part] if part else []
         elif type(value).__name__ == "ShardedTensor":
             raise InvalidInput(SHARDED_TENSOR.format(key))
         elif not isinstance(value, torch.Tensor):
             if mine or place.rank == 0:
-                values.append((key, to_bytes(key, value)))
+                data.append(to_bytes(key, value))
+                values.append(Value(key, leaf, perhaps=False))
             elif place.local == 0:
-                with contextlib.suppress(InvalidInput):  # rank 0's value may have another type
-                    perhaps_values.append((key, to_bytes(key, value)))
+                try:
+                    data.append(to_bytes(key, value))
+                except InvalidInput:  # rank 0's value may have another type
+                    reusable = False
+                else:
+                    values.append(Value(key, leaf, perhaps=True))
         elif mine:
-            parts.append(_whole(key, value, kept=True))
+            parts.append(_whole(key, leaf, value, kept=True))
         elif key in first or key.startswith(_FIRST):
             if place.rank == 0:
-                parts.append(_whole(key, value, kept=True))
+                parts.append(_whole(key, leaf, value, kept=True))
             elif place.local == 0 and not value.is_meta:
-                perhaps.append(_whole(key, value, kept=False))
+                perhaps.append(_whole(key, leaf, value, kept=False))
         else:
-            alike.append((key, value))
-    parts += _share(alike, place)
-    arranged = _arrange(parts, values, perhaps, perhaps_values)
-    kept = arranged.kept if ties is None else replace(arranged.kept, ties=own_ties)
-    return replace(arranged, kept=kept, alike=dict(alike))
+            alike.append((key, leaf))
+    parts += _share(alike, leaves, place)
+    sizes = [len(text) for value, text in zip(values, data, strict=True) if not value.perhaps]
+    places = replace(
+        _arrange(parts, sum(sizes), perhaps, stays=not any(value.perhaps for value in values)),
+        values=tuple(values),
+        alike=tuple(alike),
+        ties=None if ties is None else own_ties,
+        reusable=reusable,
+    )
+    layout = places.of(leaves, data)
+    assert layout is not None  # noqa: S101 - the room was made for these values
+    return layout
 
 
-def _whole(key: str, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Part:
+def _whole(key: str, leaf: int, tensor: torch.Tensor, *, kept: bool, slow: bool = False) -> _Found:
     shape = tuple(tensor.shape)
     extent = Extent(key, tensor.dtype, shape, (0,) * len(shape), shape)
-    return _Part(extent, _as_it_is(tensor), kept, slow and _beside(tensor), tensor)
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the same memory for a thread that copies it later, when the script may have replaced `.data`.
-
-    Lazy conjugation and negation are resolved now. Else torch would apply them on the CPU after it has enqueued a GPU's
-    copy, without waiting for the end of that copy.
-    """
-    own = tensor.detach()
-    return own.resolve_conj().resolve_neg() if own.is_conj() or own.is_neg() else own
+    return _Found(extent, leaf, tensor, kept, slow and _beside(tensor))
 
 
 def _beside(tensor: torch.Tensor) -> bool:
@@ -232,18 +172,18 @@ def _summed(tensor: DTensor) -> DTensor:
     return whole
 
 
-def _sharded(key: str, tensor: DTensor, *, slow: bool) -> _Part | None:
+def _sharded(key: str, leaf: int, tensor: DTensor, *, slow: bool) -> _Found | None:
     """This rank's part of the tensor, if it has one."""
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return None
-    local = _as_it_is(tensor.to_local())
+    local = tensor.to_local()
     if not local.numel() and (tensor.numel() or any(coordinate)):
         return None  # the first rank still records a tensor without elements
     offsets, ranks, kept = _standing(tensor.shape, mesh, placements)
     extent = Extent(key, local.dtype, tuple(tensor.shape), offsets, tuple(local.shape), ranks)
-    return _Part(extent, local, kept, slow and _beside(local), tensor)
+    return _Found(extent, leaf, local, kept, slow and _beside(local))
 
 
 @cache  # training waits for this, and to compute it each time takes longer
@@ -263,11 +203,13 @@ def _cuts_rows(how: Placement) -> bool:
     return isinstance(how, Shard | _StridedShard) and how.dim == 0
 
 
-def _share(alike: list[tuple[str, torch.Tensor]], place: RankPosition) -> list[_Part]:
+def _share(alike: list[tuple[str, int]], leaves: list[Any], place: RankPosition) -> list[_Found]:
     """This rank's share of the tensors that all ranks have alike."""
-    sizes = tuple([(-tensor.numel() * tensor.itemsize, key) for key, tensor in alike])
+    sizes = tuple([(-leaves[leaf].numel() * leaves[leaf].itemsize, key) for key, leaf in alike])
     mine = [(*alike[number], kept) for number, kept in _shares(sizes, place)]
-    return [_whole(key, tensor, kept=kept, slow=key.startswith(_SLOW)) for key, tensor, kept in mine]
+    return [
+        _whole(key, leaf, leaves[leaf], kept=kept, slow=key.startswith(_SLOW)) for key, leaf, kept in mine
+    ]
 
 
 @lru_cache(maxsize=2)  # mostly the same from save to save, and training waits for it
@@ -286,46 +228,52 @@ def _shares(sizes: tuple[tuple[int, str], ...], place: RankPosition) -> list[tup
     return mine
 
 
-def _arrange(
-    parts: list[_Part],
-    values: list[tuple[str, bytes]],
-    perhaps: list[_Part],
-    perhaps_values: list[tuple[str, bytes]],
-) -> Layout:
-    kept, rest = [part for part in parts if part.kept], [part for part in parts if not part.kept]
-    stored = _stretch(kept, values, 0)
-    beside = _stretch(rest, [], aligned(stored.end))
-    behind = _stretch(perhaps, perhaps_values, aligned(beside.end))
-    return Layout(
+def _arrange(found: list[_Found], value_bytes: int, perhaps: list[_Found], *, stays: bool) -> Places:
+    """Place tensors, and leave room for values.
+
+    What is not written to storage keeps its place if values get a bit longer.
+
+    Args:
+        found: tensors that this rank has.
+        value_bytes: of the values for storage.
+        perhaps: tensors that are used perhaps, see `Layout`.
+        stays: whether no further values are used perhaps.
+    """
+    kept, rest = [one for one in found if one.kept], [one for one in found if not one.kept]
+    stored = _stretch(kept, 0)
+    is_last = stays and not rest and not perhaps
+    begin = stored.end if is_last else aligned(stored.end + value_bytes + _SPARE)
+    beside = _stretch(rest, begin)
+    behind = _stretch(perhaps, aligned(beside.end))
+    return Places(
         parts=(*stored.parts, *beside.parts, *behind.parts),
-        blobs=(*stored.blobs, *behind.blobs),
-        kept=stored.index,
+        values=(),
+        alike=(),
+        stored=stored.index,
+        stored_end=stored.end,
+        rest_begin=None if is_last else begin,
         rest=beside.index,
-        perhaps=behind.index,
-        kept_bytes=stored.end,
-        total_bytes=behind.end,
+        behind=behind.index,
+        behind_end=behind.end,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _ByteRange:
-    """Values that are side by side in a slot, and the byte after them."""
+    """Tensors that are side by side in a slot, and the byte after them."""
 
-    parts: list[tuple[Location, _Part]]
-    blobs: list[tuple[int, bytes]]
+    parts: list[Part]
     index: Index
     end: int
 
 
-def _stretch(parts: list[_Part], values: list[tuple[str, bytes]], begin: int) -> _ByteRange:
-    """Place tensors and then values, from byte `begin` on."""
-    if not parts and not values:
-        return _ByteRange([], [], Index((), ()), begin)
-    arranged = lay_out_file(tuple([part.extent for part in parts]), begin)
-    blobs, written, at = [], [], arranged.end
-    for key, data in values:
-        blobs.append(Blob(key, at, len(data)))
-        written.append((at, data))
-        at += len(data)
-    placed = list(zip(arranged.places, parts, strict=True))
-    return _ByteRange(placed, written, Index(arranged.pieces, tuple(blobs)), at)
+def _stretch(found: list[_Found], begin: int) -> _ByteRange:
+    """Place tensors from byte `begin` on."""
+    if not found:
+        return _ByteRange([], Index((), ()), begin)
+    arranged = lay_out_file(tuple([one.extent for one in found]), begin)
+    parts = [
+        Part(one.extent, spot, one.leaf, one.slow, one.tensor.device, is_odd(one.tensor))
+        for spot, one in zip(arranged.places, found, strict=True)
+    ]
+    return _ByteRange(parts, Index(arranged.pieces, ()), arranged.end)

@@ -25,7 +25,7 @@ from airflow_elastic.runtime.tiers.shared_memory import (
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.checkpoint.save.staging import Layout
+    from airflow_elastic.runtime.checkpoint.save.layout import Layout
     from airflow_elastic.runtime.tiers.shared_memory import Memory, Note
     from airflow_elastic.spec.checkpoints.index import Index
 
@@ -195,7 +195,7 @@ class StagingArea:
 
     def _room(self, slot: StagingSlot, layout: Layout) -> memoryview:
         memory = _room(slot, layout.total_bytes, self.procs)
-        if layout.on_gpu:
+        if layout.gpus:
             pin(memory)
         return memory
 

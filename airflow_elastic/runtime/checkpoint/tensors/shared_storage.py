@@ -29,11 +29,12 @@ class SharedStorage:
     def __contains__(self, tensor: Any) -> bool:
         """Whether a tensor begins in this memory. False without memory: other ranks may have a part of the tensor."""
         memory = _memory(tensor)
-        if memory is None:
-            return False
-        begin, _ = memory
-        at = bisect_right(self._begins, begin)
-        return at > 0 and begin < self._ends[at - 1]
+        return memory is not None and self.holds(memory[0])
+
+    def holds(self, address: int) -> bool:
+        """Whether this address is in the memory."""
+        at = bisect_right(self._begins, address)
+        return at > 0 and address < self._ends[at - 1]
 
 
 def ties_among(tensors: Mapping[str, Any]) -> dict[str, str]:

@@ -156,12 +156,14 @@ def stored_by(ranks: int, saved: list[torch.Tensor]) -> tuple[dict[str, list[Sto
     stored: dict[str, list[StoredEntry]] = {f"t{number}": [] for number in range(len(saved))}
     contents = {}
     for rank in range(ranks):
-        mine: list[staging._Part] = []
+        mine: list[staging._Found] = []
         for number, whole in enumerate(saved):
             begin, count = shard(len(whole), ranks, rank)
             one = extent(number, (len(whole), whole.shape[1]), whole.dtype, ranks, rank)
-            mine.append(staging._Part(one, whole[begin : begin + count], True, False, whole))
-        layout = staging._arrange(mine, [], [], [])
+            mine.append(staging._Found(one, number, whole[begin : begin + count], True, False))
+        places = staging._arrange(mine, 0, [], stays=True)
+        layout = places.of([one.tensor for one in mine], [])
+        assert layout is not None
         memory = bytearray(layout.total_bytes)
         layout.copy_into(memoryview(memory))
         contents[str(rank)] = bytes(memory)

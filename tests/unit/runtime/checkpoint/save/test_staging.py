@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from airflow_elastic.runtime.checkpoint.save.staging import Layout, RankPosition, lay_out
+from airflow_elastic.runtime.checkpoint.save.layout import Layout
+from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, StagingSlots
 from airflow_elastic.spec.checkpoints.index import Blob, Index, TensorChunk
@@ -47,7 +48,7 @@ def test_what_all_have_alike_is_written_once_and_each_worker_has_all_of_it(
     written = [piece.key for plan in plans for piece in plan.kept.pieces]
     assert sorted(written) == sorted(state)
     for node in range(ranks // procs):
-        there = [part.key for plan in plans[node * procs : (node + 1) * procs] for _, part in plan.parts]
+        there = [part.key for plan in plans[node * procs : (node + 1) * procs] for part in plan.places.parts]
         assert sorted(there) == sorted(state)
 
 

@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 from airflow_elastic.runtime.checkpoint.restore.weights import load_weights
+from airflow_elastic.runtime.checkpoint.save.repeated_layout import RepeatedLayout
 from airflow_elastic.runtime.checkpoint.save.save import Saver
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage
@@ -259,6 +260,7 @@ def alike_where_a_rank_has_nothing() -> list[str]:
     model.double()  # the second rank's part of the bias has no memory any more
     saver = Saver.__new__(Saver)
     saver._ranks, saver._place = Collectives(mesh.get_rank(), 2, None), RankPosition(mesh.get_rank(), 2, 1)
+    saver._layouts = RepeatedLayout(saver._lay_out)
     return sorted(saver._plan(trained(model)).alike)
 
 
