@@ -291,7 +291,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         """Call this after each optimizer step: it reports the step, saves if a save is due, and stops on request.
 
         Args:
-            loss: shown in the progress. It is read at most once a second, to avoid a synchronisation at each step.
+            loss: shown in the progress. It is read at most once a second, and from a GPU without a wait.
             metrics: other numbers to show in the progress.
         """
         self._resume.begin()
@@ -346,14 +346,14 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         if self._saver is None or self._objects is None:
             return False
         with self._heartbeat.saving():
-            loss, progress = number_of(self._loss), self._progress
-            metrics = self._metrics if loss is None else {"loss": loss, **self._metrics}
+            progress = self._progress
+            metrics = self._metrics if self._loss is None else {"loss": self._loss, **self._metrics}
             return self._saver.save(
                 self._objects,
                 progress.steps,
                 self._feed.position,
                 reason=reason,
-                metrics=finite(metrics),
+                metrics=metrics,
                 account=self._accountant.account() if self._accountant else None,
                 phases=progress.complete(sealed=True) if reason == PHASE else progress.phases,
                 notes=self._notes,

@@ -35,6 +35,7 @@ from airflow_elastic.runtime.checkpoint.save.repeated_layout import RepeatedLayo
 from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import ProtectedStates, StagingArea
+from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage, ties_among
@@ -183,7 +184,7 @@ class Saver:
         position: Position,
         *,
         reason: str,
-        metrics: Mapping[str, float],
+        metrics: Mapping[str, torch.Tensor | float],
         account: Account | None = None,
         phases: tuple[PhaseRecord, ...] = (),
         notes: Mapping[str, Any] | None = None,
@@ -216,6 +217,7 @@ class Saver:
             return False
         if reason not in (*IN_BETWEEN, BREAKPOINT):
             self._wait_until_written()
+        numbers = HostNumbers(metrics)
         plan = self._plan(objects)
         self._check_alike(plan)
         note = Note(
@@ -231,7 +233,6 @@ class Saver:
             kept=plan.kept,
             rest=plan.rest,
             perhaps=plan.perhaps,
-            metrics=dict(metrics),
             account=account,
             versions=VERSIONS,
             phases=phases,
@@ -239,9 +240,9 @@ class Saver:
         )
         waiting = partial(self._waiting, shared_page.ENDING) if reason == BREAKPOINT else self._waiting
         if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
-            self._copying = self._stage.put_beside(plan, note, spare, waiting)
+            self._copying = self._stage.put_beside(plan, note, numbers, spare, waiting)
         else:
-            self._stage.put(plan, note, spare, waiting)
+            self._stage.put(plan, note, numbers, spare, waiting)
         self._newest = step  # not earlier: the copy must not overwrite the state before
         if reason not in IN_BETWEEN:
             self._staged = step

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, pin
+from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
 from airflow_elastic.runtime.tiers.shared_memory import (
     COUNT,
     ENVIRONMENT,
@@ -52,6 +53,8 @@ Spare = Callable[[], ProtectedStates]
 
 #: A context for the time in which training waits.
 Waiting = Callable[[], AbstractContextManager[None]]
+
+_NO_NUMBERS = HostNumbers({})
 
 #: How long to wait for the slot that holds the same step, to avoid two copies of it.
 _SAME_SECONDS = 1.0
@@ -144,13 +147,19 @@ class StagingArea:
             log.info("memory for saves will be mapped at the first save: %s", error)
 
     def put(
-        self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
+        self,
+        layout: Layout,
+        note: Note,
+        numbers: HostNumbers = _NO_NUMBERS,
+        spare: Spare = ProtectedStates,
+        waiting: Waiting = nullcontext,
     ) -> None:
         """Copy a state into a slot, and notify the agent.
 
         Args:
             layout: the state.
             note: describes the state, and is stored in the slot.
+            numbers: the metrics for it.
             spare: returns the states that must not be overwritten.
             waiting: a context for the time in which no slot is free, because they are being read.
 
@@ -160,13 +169,18 @@ class StagingArea:
         slot = self._free(note, spare, waiting)
         try:
             layout.copy_into(self._room(slot, layout))
-            slot.finish(layout.total_bytes, note)
+            slot.finish(layout.total_bytes, replace(note, metrics=numbers.finite()))
         finally:
             slot.release()
         self._tell_agent()
 
     def put_beside(
-        self, layout: Layout, note: Note, spare: Spare = ProtectedStates, waiting: Waiting = nullcontext
+        self,
+        layout: Layout,
+        note: Note,
+        numbers: HostNumbers = _NO_NUMBERS,
+        spare: Spare = ProtectedStates,
+        waiting: Waiting = nullcontext,
     ) -> OverlappedCopy:
         """The same, but only values that may change before the optimizer's next step are copied at once.
 
@@ -180,7 +194,7 @@ class StagingArea:
         def finish(whole: bool) -> None:
             try:
                 if whole:
-                    slot.finish(size, note)
+                    slot.finish(size, replace(note, metrics=numbers.finite()))
             finally:
                 slot.release()
             self._tell_agent()

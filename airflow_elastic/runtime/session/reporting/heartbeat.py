@@ -17,6 +17,7 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import RankNote
 from airflow_elastic.core.units import non_finite_word
+from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
 from airflow_elastic.runtime.session.reporting.forward_timer import ForwardTimer
 from airflow_elastic.runtime.session.reporting.logging_to_output import log_to_output
 from airflow_elastic.spec.codec import encode
@@ -62,6 +63,9 @@ class Heartbeat:
         self._clock: ForwardTimer | None = None
         self._last: float | None = None  # when the step before this one ended
         self._loss: torch.Tensor | float | None = None  # of the last step, without its graph
+        self._late: tuple[HostNumbers, HostNumbers] | None = (
+            None  # a loss and metrics that are still to be reported
+        )
         self.words[shared_page.TOTAL_STEPS] = float(total_steps or 0)
         self.words[shared_page.ATTACHED] = 1.0
 
@@ -114,7 +118,9 @@ class Heartbeat:
         words[shared_page.EPOCH], words[shared_page.SAMPLES] = float(position.epoch), float(position.samples)
         words[shared_page.RESTORING] = seconds
         self._noted_step, self._noted_samples = step, position.samples
-        self._note(None, position, {})
+        self._note(position)
+        self._write_loss(None)
+        self._write_note({})
 
     def stepped(
         self, step: int, position: Position, loss: torch.Tensor | float | None, metrics: Mapping[str, float]
@@ -130,7 +136,13 @@ class Heartbeat:
         words[shared_page.STEP], words[shared_page.MOVED_AT] = float(step), wall
         self._loss = loss if loss is None or isinstance(loss, int | float) else loss.detach()
         if now - self._noted_at >= _NOTE_SECONDS:
-            self._note(loss, position, metrics)
+            self._note(position)
+            if (
+                self._late is None
+            ):  # else GPUs that take seconds for a step would never have an older one reported
+                self._late = HostNumbers({} if loss is None else {"loss": loss}), HostNumbers(metrics)
+        if self._late is not None:
+            self._write_late(*self._late)
 
     def reported(self, metrics: Mapping[str, float]) -> None:
         """Report numbers that were measured outside of a step."""
@@ -173,33 +185,37 @@ class Heartbeat:
 
     def finished(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report that training is complete."""
+        self._late = None
         self.words[shared_page.TOTAL_STEPS], self.words[shared_page.MEMORY] = float(step), float(_memory())
         # A compiled model may have overwritten its last loss since, by a pass that evaluates it.
         with contextlib.suppress(RuntimeError):
-            self._write_loss(self._loss)
+            self._write_loss(None if self._loss is None else float(self._loss))
         self._write_note(metrics)
         self.words[shared_page.FINISHED] = 1.0
 
-    def _note(
-        self, loss: torch.Tensor | float | None, position: Position, metrics: Mapping[str, float]
-    ) -> None:
+    def _note(self, position: Position) -> None:
         words, now = self.words, time.monotonic()
         seconds, step = max(now - self._noted_at, 1e-9), int(words[shared_page.STEP])
         steps, samples = step - self._noted_step, position.samples - self._noted_samples
-        self._write_loss(loss)
         words[shared_page.STEP_SECONDS] = seconds / steps if steps else 0.0
         words[shared_page.FORWARD_SECONDS] = self._clock.mean() if self._clock else 0.0
         words[shared_page.SAMPLES_PER_SECOND], words[shared_page.MEMORY] = samples / seconds, float(_memory())
-        self._write_note(metrics)
         self._noted_at, self._noted_step, self._noted_samples = now, step, position.samples
 
-    def _write_loss(self, loss: torch.Tensor | float | None) -> None:
-        number = number_of(loss)
-        told = float(number is not None)
-        if number is None and loss is not None:
-            told = 2.0 + shared_page.ODD_LOSSES.index(non_finite_word(float(loss)) or "NaN")
+    def _write_late(self, loss: HostNumbers, metrics: HostNumbers) -> None:
+        """Write numbers that were taken at this step or an earlier one, if they have come from the GPU."""
+        if loss.ready and metrics.ready:
+            self._late = None
+            self._write_loss(loss.read().get("loss"))
+            self._write_note(metrics.read())
+
+    def _write_loss(self, loss: float | None) -> None:
+        is_finite = loss is not None and math.isfinite(loss)
+        told = float(is_finite)
+        if loss is not None and not is_finite:
+            told = 2.0 + shared_page.ODD_LOSSES.index(non_finite_word(loss) or "NaN")
         self.words[shared_page.LOSS_TOLD] = told
-        self.words[shared_page.LOSS] = number or 0.0
+        self.words[shared_page.LOSS] = loss if loss is not None and is_finite else 0.0
 
     def _write_note(self, metrics: Mapping[str, float]) -> None:
         """Write the script's numbers if they are new. That takes as long as a hundred updates of the page."""
