@@ -29,6 +29,7 @@ from airflow_elastic.control.stacks import with_stacks
 from airflow_elastic.control.status_refresh import refreshing_status
 from airflow_elastic.control.waits import Waits
 from airflow_elastic.core.health.deadlines import overdue
+from airflow_elastic.core.health.recovery import recovered
 from airflow_elastic.core.health.settle_time import ALONE_SECONDS, settle_time
 from airflow_elastic.core.health.stragglers import StragglerTracker
 from airflow_elastic.core.machine import create, due, evolve
@@ -180,9 +181,8 @@ class Controller:
                 await self._order(action.attempt, reports.Orders(save=action.request))
                 await self._record(ev.SaveOrdered(self._now(), action.attempt, action.request))
             case SetNewerAside():
-                await self._record(
-                    await asyncio.to_thread(set_newer_aside, self._store, self.state, action, self._now())
-                )
+                event = await asyncio.to_thread(set_newer_aside, self._store, self.state, action, self._now())
+                await self._record(event)
             case Delete():
                 await self._delete(action)
             case Pause():
@@ -318,12 +318,12 @@ class Controller:
 
     def _by_the_clock(self) -> list[Event]:
         now = self._now()
-        return [*overdue(self.state, self._progress, now, self._waits.last_at(self._job, now))]
+        late = overdue(self.state, self._progress, now, self._waits.last_at(self._job, now))
+        return [*recovered(self.state, self._progress, now), *late]
 
     async def _hear_again(self) -> None:
-        await self._hear(
-            await asyncio.to_thread(reports.read_progress, self._store, self.state.attempt.number)
-        )
+        number = self.state.attempt.number
+        await self._hear(await asyncio.to_thread(reports.read_progress, self._store, number))
 
     async def _hear(self, progress: Progress | None) -> None:
         if progress != self._progress:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
 from airflow_elastic.core.units import size
@@ -118,6 +119,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             if held:
                 return f"attempt {event.attempt} trains with {workers(count)} while {held} more {_are(held)} held up"
             return f"attempt {event.attempt} trains with all its {workers(count)}"
+        case ev.Recovered():
+            return f"attempt {event.attempt} trains, {recovery_words(event.recovery)}"
         case ev.StandbyAsked():
             names = ", ".join(f"node-{index}" for index in event.workers)
             return f"{names} is started to stand by" + (f": {event.reason}" if event.reason else "")

@@ -155,6 +155,9 @@ def _evolve(state: RunState, event: Event) -> RunState:
             return state.with_attempt(workers=event.workers, members=None) if live else state
         case ev.Regrouped():
             return _regrouped(state, event)
+        case ev.Recovered():
+            first = state.attempt.recovery is None
+            return state.with_attempt(recovery=event.recovery) if first else state
         case ev.StandbyAsked():
             asked = state.attempt.standby
             return state.with_attempt(standby=(*asked, *(one for one in event.workers if one not in asked)))

@@ -10,6 +10,7 @@ from airflow_elastic.spec.brain.proposal import Proposal
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import Progress, Wait, Waiting, WorkerStatus
+from airflow_elastic.spec.training.recovery import Recovery
 
 
 class Phase(StrEnum):
@@ -126,7 +127,6 @@ class Attempt:
     Attributes:
         number: from 1; part of the job's name.
         workers: workers that it has, or will have.
-        phase: its phase.
         planned_at: when it was decided.
         not_before: when its pause is over.
         from_step: step of the newest checkpoint when it was submitted.
@@ -146,6 +146,7 @@ class Attempt:
         saved_at: step of the newest checkpoint that it has written.
         held: why the engine does not take the job yet; None if no reason is known.
         standby: numbers of the standby workers that were asked for.
+        recovery: what took how long from the last step of the attempt before to its first step; None before.
         moved: whether the code of the run has moved to another folder since its job was submitted.
     """
 
@@ -170,6 +171,7 @@ class Attempt:
     failed_at: int = 0
     saved_at: int = 0
     standby: tuple[int, ...] = ()
+    recovery: Recovery | None = None
     held: str | None = None
     moved: bool = False
 
@@ -386,13 +388,8 @@ class RunState:
         """The state in one word: the outcome, or the current attempt's activity."""
         if self.ended and self.outcome:
             return self.outcome
-        return {
-            Phase.PAUSED: "pausing",
-            Phase.SUBMITTING: "submitting",
-            Phase.LIVE: "running",
-            Phase.ENDING: "ending",
-            Phase.GONE: "ending",
-        }[self.attempt.phase]
+        words = {Phase.PAUSED: "pausing", Phase.SUBMITTING: "submitting", Phase.LIVE: "running"}
+        return words.get(self.attempt.phase, "ending")
 
     def with_attempt(self, **changes: object) -> RunState:
         """The same state with the current attempt changed."""

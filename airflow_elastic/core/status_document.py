@@ -263,5 +263,6 @@ def _attempt(attempt: Attempt, progress: Progress | None) -> dict[str, Any]:
         "ended_at": attempt.ended_at,
         "cause": None if attempt.cause is None else str(attempt.cause),
         "failure": None if failure is None else encode(failure),
+        "recovery": None if (back := attempt.recovery) is None else {**back.parts(), "seconds": back.seconds},
         "stretches": [encode(stretch) for stretch in progress.stretches] if progress else [],
     }

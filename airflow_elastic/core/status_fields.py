@@ -256,6 +256,11 @@ ATTEMPT: Mapping[str, Field] = {
         "`rank`, `error`, `traceback` or else the last lines of output. `all_there`: every agent has "
         "reported, as when only the network between them failed",
     ),
+    "recovery": Field(
+        "mapping or null",
+        "from the last step of the attempt before to its first step, in seconds: `noticing`, `deciding` (with the "
+        "removal of the former job, and the pause), `meeting`, `restoring`, `starting`; and their sum, `seconds`",
+    ),
     "stretches": Field(
         "list",
         "one for each generation: `generation`, `world_size`, `workers`, `started_at`, `first_step_at`, "

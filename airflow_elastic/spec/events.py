@@ -31,6 +31,7 @@ from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.scaling.events import ScaleDecided
 from airflow_elastic.spec.stacks import Stack
 from airflow_elastic.spec.status import JobStatus, Progress, WorkerStatus
+from airflow_elastic.spec.training.recovery import Recovery
 
 __all__ = [
     "AUTOSCALER",
@@ -49,6 +50,7 @@ __all__ = [
     "PhaseCompleted",
     "PruneRefused",
     "RanksFailed",
+    "Recovered",
     "Regrouped",
     "RejoinRefused",
     "ResumeRefused",
@@ -231,6 +233,15 @@ class AttemptGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovered:
+    """The live attempt has done its first step after the end of the attempt before: what took how long."""
+
+    at: float
+    attempt: int
+    recovery: Recovery
+
+
+@dataclass(frozen=True, slots=True)
 class BackoffElapsed:
     """The pause before the next attempt is over."""
 
@@ -342,6 +353,7 @@ Event = (
     | PruneRefused
     | CopyRefused
     | RanksFailed
+    | Recovered
     | RejoinRefused
     | WorkersEnded
     | Stalled

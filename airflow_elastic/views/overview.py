@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.health.recovery import PARTS
 from airflow_elastic.core.overview.eta import eta
 from airflow_elastic.core.overview.failing_line import with_line
 from airflow_elastic.core.overview.health import health
@@ -133,11 +134,20 @@ def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
         "from_step": attempt["from_step"],
         "last_step": attempt["last_step"],
         "headline": _reason(failure) if failure else attempt["cause"] or attempt["phase"],
+        "recovery": _recovery(attempt.get("recovery")),
         "generations": [
             {"from": part["started_at"], "workers": part["workers"], "world_size": part["world_size"]}
             for part in attempt["stretches"]
         ],
     }
+
+
+def _recovery(parts: Mapping[str, float] | None) -> dict[str, Any] | None:
+    """What took how long before the first step, in the order in which it happened."""
+    if parts is None:
+        return None
+    rows = [{"name": name, "words": words, "seconds": parts[name]} for name, words in PARTS.items()]
+    return {"seconds": parts["seconds"], "parts": rows}
 
 
 def _reason(failure: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.run_table import summaries, table
 from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
 from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
 from airflow_elastic.spec.codec import decode
@@ -31,6 +32,7 @@ from airflow_elastic.spec.errors import InvalidInput, RunMissing
 from airflow_elastic.spec.models.start import Origin
 from airflow_elastic.spec.status import Wait, Waiting
 from airflow_elastic.spec.training.early_stop import Watch
+from airflow_elastic.spec.training.recovery import Recovery
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,6 +136,7 @@ def _head(console: Console, document: Mapping[str, Any], kept: int) -> None:
         *_trainings(document),
         _saved(document, now, kept),
         _time(document),
+        *_last_recovery(document),
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -217,6 +220,14 @@ def _time(document: Mapping[str, Any]) -> str:
     # The goodput of a script that reports no steps is unknown.
     known = f"goodput {100 * document['goodput']:.0f} % of " if document["step"] else ""
     return f"{known}{say.duration(seconds['wall'])}" + (f": {spent}" if spent else "")
+
+
+def _last_recovery(document: Mapping[str, Any]) -> list[str]:
+    known = [back for attempt in document["attempts"] if (back := attempt.get("recovery"))]
+    if not known:
+        return []
+    parts = {name: seconds for name, seconds in known[-1].items() if name != "seconds"}
+    return [f"last recovery: first step {recovery_words(Recovery(**parts))}"]
 
 
 def _attempts(console: Console, document: Mapping[str, Any]) -> None:

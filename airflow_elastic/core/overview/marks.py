@@ -38,6 +38,7 @@ _KINDS: Mapping[type, str] = {
     ev.Scaled: "scale",
     ev.ScaleFailed: "failure",
     ev.StandbyAsked: "scale",
+    ev.Recovered: "attempt",
     ev.ResumeRequested: "request",
     ev.ResumeRefused: "failure",
     ev.NewerSetAside: "checkpoint",

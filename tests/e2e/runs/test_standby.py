@@ -58,6 +58,8 @@ async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follow
         await ready(driven, 3)
         assert asked(driven) == [((2,), False), ((3,), False)]
         assert driven.state.attempt.home == 1
+        recovery = await driven.until(lambda: driven.state.attempt.recovery, "what took how long")
+        assert recovery.seconds > 0
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert state.outcome == "stopped"

@@ -179,7 +179,14 @@ export interface AttemptSpan {
   headline: string;
   from_step?: number | null;
   last_step?: number | null;
+  recovery?: Recovery | null;
   generations: { from: number; workers: number; world_size: number }[];
+}
+
+/** From the last step of the attempt before to the first step of this one; the parts in their order. */
+export interface Recovery {
+  seconds: number;
+  parts: { name: string; words: string; seconds: number }[];
 }
 
 /** Ranks that hold the others up, and what that costs; numbers that are not known are null. */

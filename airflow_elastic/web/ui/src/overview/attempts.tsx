@@ -5,6 +5,7 @@ import { duration } from "../format/times.ts";
 import { Moment } from "../parts/moment.tsx";
 import { useServerNow } from "../parts/now.ts";
 import { Panel } from "../parts/panel.tsx";
+import { RecoveryBar } from "./recovery_bar.tsx";
 
 export function Attempts({ overview }: { overview: Overview }) {
   const now = useServerNow();
@@ -24,6 +25,7 @@ export function Attempts({ overview }: { overview: Overview }) {
                 {stepsOf(attempt)}
                 {attempt.number === 1 && overview.started_from && `, began with ${overview.started_from}`}
               </span>
+              {attempt.recovery && <RecoveryBar recovery={attempt.recovery} />}
             </span>
           </li>
         ))}

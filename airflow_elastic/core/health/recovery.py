@@ -1,0 +1,58 @@
+"""How long it took from the last step of an attempt to the first step of the next one, and what took it. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from airflow_elastic.core.state import Attempt, Phase, RunState
+from airflow_elastic.spec.events import Recovered
+from airflow_elastic.spec.status import Progress
+from airflow_elastic.spec.training.recovery import Recovery
+
+#: The parts, in the order in which they happen, in words that a duration follows.
+PARTS: Mapping[str, str] = {
+    "noticing": "noticed after",
+    "deciding": "decided in",
+    "meeting": "met in",
+    "restoring": "restored in",
+    "starting": "started in",
+}
+
+
+def recovered(state: RunState, progress: Progress | None, now: float) -> tuple[Recovered, ...]:
+    """The event that the live attempt has done its first step; () if that is not so, or is known.
+
+    Args:
+        state: of the run.
+        progress: the newest report.
+        now: epoch seconds.
+    """
+    attempt, following = state.attempt, len(state.lives) > 1
+    if not following or attempt.phase is not Phase.LIVE or attempt.recovery is not None:
+        return ()
+    if progress is None or progress.attempt != attempt.number:
+        return ()
+    found = _recovery(state.attempts[-2], attempt, progress)
+    return () if found is None else (Recovered(now, attempt.number, found),)
+
+
+def _recovery(before: Attempt, attempt: Attempt, progress: Progress) -> Recovery | None:
+    stretch = progress.stretches[0] if progress.stretches else None
+    if stretch is None or stretch.first_step_at is None or before.ended_at is None:
+        return None
+    stretches = before.progress.stretches if before.progress else ()
+    stepped = max((one.last_step_at or 0.0 for one in stretches), default=0.0) or before.ended_at
+    # Machines have clocks of their own, so no part may be negative.
+    moments = [stepped]
+    for moment in (before.ended_at, attempt.submitted_at, stretch.started_at, stretch.first_step_at):
+        moments.append(max(moments[-1], moment or 0.0))
+    noticing, deciding, meeting, rest = (later - earlier for earlier, later in itertools.pairwise(moments))
+    restoring = min(stretch.restoring_seconds, rest)
+    return Recovery(noticing, deciding, meeting, restoring, rest - restoring)
+
+
+def words(recovery: Recovery) -> str:
+    """The parts in words, without those that took no time."""
+    told = [f"{PARTS[name]} {value:.2g} s" for name, value in recovery.parts().items() if value >= 0.005]
+    return f"{recovery.seconds:.2g} s after the last step" + (f": {', '.join(told)}" if told else "")
