@@ -164,7 +164,7 @@ CASES = {
     ),
     "a value of another type": ((*RUN, "--spec", "type.yaml"), "type.yaml: workers.count: given 'two'"),
     "a number for a group": ((*RUN, "--spec", "group.yaml", "--max", "3"), "group.yaml: workers: given 2"),
-    "what that number could be": ((*RUN, "--spec", "group.yaml"), "gather_seconds, such as {count: 2}"),
+    "what that number could be": ((*RUN, "--spec", "group.yaml"), "standby, such as {count: 2}"),
     "a specification for a script": ((*RUN, "good.yaml"), "with --spec good.yaml"),
     "an unknown engine in a file": ((*RUN, "--spec", "engine.yaml"), "given 'warp'"),
     "a spec file without a command": ((*RUN, "--spec", "nocommand.yaml"), "nocommand.yaml: command"),
