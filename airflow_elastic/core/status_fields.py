@@ -258,8 +258,9 @@ ATTEMPT: Mapping[str, Field] = {
     ),
     "recovery": Field(
         "mapping or null",
-        "from the last step of the attempt before to its first step, in seconds: `noticing`, `deciding` (with the "
-        "removal of the former job, and the pause), `meeting`, `restoring`, `starting`; and their sum, `seconds`",
+        "the time from the last step of the attempt before to its own first step, in seconds: `noticing`, `deciding`, "
+        "`meeting`, `restoring`, `starting`, and their sum, `seconds`. The removal of the former job and the pause are "
+        "in `deciding`",
     ),
     "stretches": Field(
         "list",
