@@ -258,9 +258,9 @@ ATTEMPT: Mapping[str, Field] = {
     ),
     "recovery": Field(
         "mapping or null",
-        "the time from the last step of the attempt before to its own first step, in seconds: `noticing`, `deciding`, "
-        "`meeting`, `restoring`, `starting`, and their sum, `seconds`. The removal of the former job and the pause are "
-        "in `deciding`",
+        "the time from the last step of the attempt before to its own first step, in seconds. Its parts are "
+        "`noticing`, `deciding`, `meeting`, `restoring` and `starting`; `seconds` is their sum. The removal of the "
+        "former job and the pause are in `deciding`",
     ),
     "stretches": Field(
         "list",
