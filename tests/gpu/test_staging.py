@@ -110,3 +110,20 @@ def test_memory_that_is_copied_into_is_pinned(tmp_path: Path, caplog: pytest.Log
     (slot,) = [slot for slot in worker.stage._slots if slot.age == (1, 1)]
     assert torch.frombuffer(slot.data(4096), dtype=torch.uint8).is_pinned()
     assert not caplog.records
+
+
+@needs_gpu
+def test_memory_is_pinned_before_the_first_save_even_while_a_graph_is_captured(tmp_path: Path) -> None:
+    worker, objects = SavingWorker(str(tmp_path / "run"), keep_last=1), trained("cuda")
+    step(objects)
+    one, graph = torch.zeros(8, device="cuda"), torch.cuda.CUDAGraph()
+    mapping = worker.saver.announce(objects)  # waits until its agent has provided memory
+    with torch.cuda.graph(graph):
+        one += 1
+        worker.persister.provide()
+        mapping.join()
+        one += 1
+    for slot in worker.stage._slots:
+        assert torch.frombuffer(slot.data(4096), dtype=torch.uint8).is_pinned()
+    graph.replay()
+    assert one.eq(2).all()

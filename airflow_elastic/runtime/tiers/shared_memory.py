@@ -207,6 +207,10 @@ class StagingSlot:
                 populate(mapped)
                 self._map = mapped
 
+    def is_mapped(self, data_bytes: int) -> bool:
+        """Whether this process has mapped memory for so much data."""
+        return self._map is not None and len(self._map) >= HEADER_BYTES + data_bytes
+
     def room(self, data_bytes: int) -> memoryview:
         """Memory for this many bytes of data, with all its pages allocated. The slot's former content is lost.
 

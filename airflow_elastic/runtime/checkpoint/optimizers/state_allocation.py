@@ -25,8 +25,12 @@ _SHAPE = (2, 3)
 _UNSAID = "A step without gradients does not show"
 
 
-def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
+def allocate_state(optimizer: torch.optim.Optimizer, *, without_memory: bool = False) -> bool:
     """Give the optimizer the state that its first step would create, with uninitialised tensors.
+
+    Args:
+        optimizer: of any class.
+        without_memory: the tensors are on torch's meta device, to find out how large a state is.
 
     Returns:
         Whether that was done. It is not done if there is a state already. It is not possible for optimizers from
@@ -47,7 +51,10 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
                     if kind not in kept:
                         kept[kind] = _kept(type(optimizer), options, *kind)
                     if kept[kind]:
-                        states[one] = {name: _room(value, one) for name, value in kept[kind].items()}
+                        states[one] = {
+                            name: _room(value, one, "meta" if without_memory else None)
+                            for name, value in kept[kind].items()
+                        }
     except Exception:  # an optimizer that needs more than gradients, as LBFGS needs a closure
         return False
     optimizer.state.update(states)
@@ -56,8 +63,11 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def with_allocated_state(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
-    """Inside this context, optimizers without state have an allocated one, where `allocate_state` can make it."""
-    made = [one for one in optimizers if allocate_state(one)]
+    """Inside this context, optimizers without state have an allocated one, where `allocate_state` can make it.
+
+    It has no memory. On a GPU torch would keep that memory, in blocks of sizes that the training may not need.
+    """
+    made = [one for one in optimizers if allocate_state(one, without_memory=True)]
     try:
         yield
     finally:
@@ -210,11 +220,11 @@ def _kept(
     return dict(one.state.get(parameter, {}))
 
 
-def _room(value: Any, parameter: torch.Tensor) -> Any:
+def _room(value: Any, parameter: torch.Tensor, device: str | None) -> Any:
     if not torch.is_tensor(value):
         return value
     if value.shape == _SHAPE:
-        return torch.empty_like(parameter, dtype=value.dtype)
+        return torch.empty_like(parameter, dtype=value.dtype, device=device, requires_grad=False)
     if value.dim() == 0:
         return value.clone()
     raise ValueError("of another shape")

@@ -12,8 +12,6 @@ which skip the hook as well.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -26,10 +24,6 @@ from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 if TYPE_CHECKING:
     from airflow_elastic.runtime.checkpoint.save.layout import Layout
-
-log = logging.getLogger(__name__)
-
-_pinned: dict[int, memoryview] = {}  # by address; pinned memory must stay mapped
 
 
 class OverlappedCopy:
@@ -145,21 +139,3 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 def _recorded(device: torch.device) -> torch.cuda.Event:
     event: torch.cuda.Event = torch.cuda.current_stream(device).record_event()
     return event
-
-
-def pin(memory: memoryview) -> None:
-    """Pin the whole mapping that this is a part of, so that GPUs copy to it at full speed and in the background.
-
-    If the driver refuses, copies are slower, but still correct.
-    """
-    whole = memoryview(memory.obj)
-    address = torch.frombuffer(whole, dtype=torch.uint8).data_ptr()
-    if address in _pinned:
-        return
-    _pinned[address] = whole
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    error = int(runtime.cudaHostRegister(address, len(whole), 0))
-    if error:
-        with contextlib.suppress(RuntimeError):  # CUDA returns the same error from the next call
-            torch.zeros(1, device="cuda")
-        log.warning("memory for saves cannot be pinned (CUDA error %d): saves take longer", error)

@@ -40,6 +40,7 @@ class _Look:
         types: of all leaves.
         shapes: of all tensors; of sharded ones, of this rank's part.
         dtypes: of all tensors.
+        devices: of all tensors.
         specs: how the sharded ones are sharded.
         ties: the tensors that share an address with another one.
         known: for each tensor of the model, whether it is in memory of a parameter.
@@ -49,6 +50,7 @@ class _Look:
     types: list[type]
     shapes: list[torch.Size]
     dtypes: list[torch.dtype]
+    devices: list[torch.device]
     specs: list[Any]
     ties: list[Any]
     known: list[bool]
@@ -121,6 +123,7 @@ class RepeatedLayout:
                 types=types,
                 shapes=[*map(_Tensor.size, tensors)],
                 dtypes=[one.dtype for one in tensors],
+                devices=[one.device for one in tensors],
                 specs=[one._spec for one in leaves if type(one) is DTensor] if DTensor in types else [],
                 ties=ties,
                 known=known,

@@ -301,7 +301,7 @@ class Saver:
             self._copying.settle()
 
     def check_memory(self, objects: Stateful) -> None:
-        """Refuse to begin if there is not enough memory for saves. All ranks call this together.
+        """Refuse to begin if there is not enough memory for saves, else have it provided. All ranks call this together.
 
         An optimizer's state may be unknown before its first step; then only the rest is checked. With lazy modules
         nothing is checked. In both cases the first save fails if there is not enough memory.
@@ -315,12 +315,14 @@ class Saver:
             plan = self._plan(objects) if is_known else None
         mine = None if plan is None else estimate_memory(self._stage, plan, at_least=at_least)
         check_memory(mine, self._ranks, self._place.procs)
+        if plan is not None and not at_least:
+            self._stage.ask_for(plan.total_bytes)  # it is there when the first step is done
 
     def announce(self, objects: Stateful) -> threading.Thread:
         """Have the agent provide memory for later saves. Call this when optimizers have their states, if possible.
 
         Returns:
-            The thread that maps it.
+            The thread that maps it, and pins it for a GPU.
         """
         # A gradient scaler may have skipped the first step.
         with with_allocated_state(objects.optimizers):

@@ -8,13 +8,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, pin
+from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy
 from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
+from airflow_elastic.runtime.checkpoint.tensors.pinned_memory import may_pin_beside_training, pin
 from airflow_elastic.runtime.tiers.shared_memory import (
     COUNT,
     ENVIRONMENT,
@@ -26,7 +27,9 @@ from airflow_elastic.runtime.tiers.shared_memory import (
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow_elastic.runtime.checkpoint.save.layout import Layout
+    import torch
+
+    from airflow_elastic.runtime.checkpoint.save.layout import Layout, Places
     from airflow_elastic.runtime.tiers.shared_memory import Memory, Note
     from airflow_elastic.spec.checkpoints.index import Index
 
@@ -126,24 +129,34 @@ class StagingArea:
         """The memory that its slots have already."""
         return sum(os.fstat(slot.fileno()).st_size for slot in self._slots)
 
-    def announce(self, layout: Layout) -> threading.Thread:
-        """Have the agent provide memory for states like this one. The returned thread maps it meanwhile.
-
-        The thread does not pin it: it knows neither the rank's GPU, nor whether a CUDA graph is being captured.
-        """
+    def ask_for(self, size: int) -> None:
+        """Have the agent provide memory for states of this size, in bytes."""
         for slot in self._slots:
-            slot.want(layout.total_bytes)
+            slot.want(size)
         self._tell_agent()
-        size = layout.total_bytes
-        mapping = threading.Thread(target=self._map_ahead, args=(size,), name="mapping", daemon=True)
+
+    def announce(self, layout: Layout) -> threading.Thread:
+        """Have the agent provide memory for states like this one. The returned thread maps and pins it meanwhile."""
+        self.ask_for(layout.total_bytes)
+        work = (
+            layout.places,
+            layout.total_bytes,
+            layout.gpus,
+        )  # not the tensors: the script may let go of them
+        mapping = threading.Thread(target=self._map_ahead, args=work, name="mapping", daemon=True)
         mapping.start()
         return mapping
 
-    def _map_ahead(self, size: int) -> None:
+    def _map_ahead(self, places: Places, size: int, gpus: Sequence[torch.device]) -> None:
         try:
+            pins = bool(gpus) and may_pin_beside_training()
             for slot in self._slots:
                 slot.map_ahead(size)
-        except OSError as error:
+                if pins and slot.is_mapped(size):
+                    pin(slot.data(size), gpus[0])
+                if slot.is_mapped(size):
+                    places.rooms(slot.data(size))
+        except (OSError, RuntimeError) as error:
             log.info("memory for saves will be mapped at the first save: %s", error)
 
     def put(
@@ -210,7 +223,7 @@ class StagingArea:
     def _room(self, slot: StagingSlot, layout: Layout) -> memoryview:
         memory = _room(slot, layout.total_bytes, self.procs)
         if layout.gpus:
-            pin(memory)
+            pin(memory, layout.gpus[0])
         return memory
 
     def _tell_agent(self) -> None:

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
 
-from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import allocate_state
+from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
+    allocate_state,
+    with_allocated_state,
+)
 from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.spec.errors import InvalidInput
+from tests.support.machine.threads import process_group
 from tests.support.training.saving import restorer, save
 
 optim = torch.optim
@@ -99,6 +104,20 @@ def test_what_is_there_stays() -> None:
     mine.zero_grad()
     assert not allocate_state(mine)
     assert torch.equal(mine.state[ours[0].weight]["exp_avg"], kept)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_to_find_out_how_large_it_is_takes_no_memory(sharded: bool) -> None:
+    """A GPU's memory would stay in torch's hands, in blocks that the training cannot use."""
+    with process_group():
+        ours = fully_shard(model()) if sharded else model()
+        mine = optim.AdamW(ours.parameters(), fused=True)
+        with with_allocated_state([mine]):
+            for parameter, state in mine.state.items():
+                assert state["exp_avg"].shape == state["exp_avg_sq"].shape == parameter.shape
+                assert [name for name, one in state.items() if not one.is_meta] == ["step"]
+            assert mine.state.keys() == {one for one in ours.parameters() if one.requires_grad}
+        assert not mine.state
 
 
 def stepped(kind: Callable[..., torch.optim.Optimizer]) -> Stateful:

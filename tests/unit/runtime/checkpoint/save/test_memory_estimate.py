@@ -12,7 +12,7 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.save import memory_estimate
 from airflow_elastic.runtime.checkpoint.save.memory_estimate import MemoryEstimate, check_memory
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
@@ -45,6 +45,20 @@ def test_a_training_that_begins_knows_what_its_saves_will_take(
     worker.saver.announce(objects)
     worker.persister.provide()
     worker.saver.check_memory(objects)
+
+
+def test_memory_for_saves_is_provided_before_the_first_step(tmp_path: str) -> None:
+    worker, objects = SavingWorker(str(tmp_path)), fresh(1000)
+    worker.saver.check_memory(objects)
+    worker.persister.provide()
+    there = worker.stage.have_bytes
+    for one in objects.model.parameters():
+        one.grad = torch.ones_like(one)
+    objects.optimizers[0].step()
+    assert there >= 2 * worker.saver._plan(objects).total_bytes
+    worker.saver.announce(objects).join()
+    worker.save(objects, 1, Position(), reason="script", metrics={})
+    assert worker.stage.have_bytes == there, "the first save had to make room"
 
 
 def test_where_an_optimizer_does_not_tell_there_has_to_be_memory_for_the_rest(
