@@ -22,14 +22,14 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
 
 from airflow_elastic.adapters.host.memory import free_bytes
 from airflow_elastic.adapters.host.processes import populate
-from airflow_elastic.spec.checkpoints.index import Index
+from airflow_elastic.spec.checkpoints.index import Index, TensorChunk
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.checkpoints.sample_records import Account
 
@@ -121,7 +121,31 @@ def _plain(value: Any) -> str:
     raise NotImplementedError(f"a note has no {type(value).__name__}")
 
 
-_encoded = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_pieces: list[
+    tuple[tuple[TensorChunk, ...], msgspec.Raw]
+] = []  # the last ones, which come again with each save
+
+
+def _encoded(note: Note) -> bytes:
+    """A note as JSON. The thousands of pieces of a large state are encoded once."""
+    plain = {each.name: getattr(note, each.name) for each in fields(note)}
+    for name in ("kept", "rest", "perhaps"):
+        index: Index = plain[name]
+        plain[name] = {each.name: getattr(index, each.name) for each in fields(index)}
+        plain[name]["pieces"] = _encoded_pieces(index.pieces)
+    return _encode(plain)
+
+
+def _encoded_pieces(pieces: tuple[TensorChunk, ...]) -> msgspec.Raw:
+    for known, text in _pieces:
+        if known is pieces:
+            return text
+    text = msgspec.Raw(_encode(pieces))
+    _pieces[:] = [*_pieces[-2:], (pieces, text)]
+    return text
+
+
 _decoded = msgspec.json.Decoder(Note).decode
 
 

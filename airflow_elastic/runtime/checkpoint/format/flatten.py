@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _PLAIN = {str, int, float, bool, type(None)}
+_TENSORS, _MANY = {torch.Tensor, torch.nn.Parameter}, 16
 
 
 def flattened(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +55,14 @@ def _collect(
     key: object, depth: int, value: Mapping[Any, Any], structure: list[object], leaves: list[Any]
 ) -> None:
     # The depth says which of the containers before this one is around it.
-    structure += (depth, key, *map(str, value))
+    try:
+        ",".join(value)
+        structure += (depth, key, *value)
+    except TypeError:  # keys that are no strings may be equal, and have different names
+        structure += (depth, key, *map(str, value))
+    if len(value) > _MANY and {*map(type, value.values())} <= _TENSORS:
+        leaves += value.values()
+        return
     for name, one in value.items():
         if isinstance(one, torch.Tensor):
             leaves.append(one)

@@ -21,6 +21,7 @@ from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
     allocate_state,
     room_as_stored,
 )
+from airflow_elastic.runtime.checkpoint.tensors.model_walk import ModelWalk
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.spec.errors import InvalidInput
@@ -81,6 +82,8 @@ def _check_strangers(
     one: torch.optim.Optimizer, names: Mapping[Any, str], departed: RemovedParameters
 ) -> None:
     kind, own = type(one).__name__, [*_parameters(one)]
+    if all(each in names for each in own):
+        return
     gone = {id(each) for each in departed.among(own, names, kind)}
     if strangers := [str(tuple(each.shape)) for each in own if each not in names and id(each) not in gone]:
         raise InvalidInput(
@@ -93,7 +96,10 @@ def _check_strangers(
 
 
 def states_of(
-    model: torch.nn.Module, optimizers: Optimizers, departed: RemovedParameters | None = None
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    departed: RemovedParameters | None = None,
+    walk: ModelWalk | None = None,
 ) -> dict[str, Any]:
     """The states of all optimizers by names of parameters, and their settings, as one state dict.
 
@@ -101,6 +107,7 @@ def states_of(
         model: it has the parameters.
         optimizers: they may still hold parameters that the model has no more; the states of these are left out.
         departed: knows the parameters that the model has had.
+        walk: a look at the model, if there is one.
 
     Returns:
         `state`: by parameter, if it has one; tensors are the optimizers' own, not copies. `param_groups`: of all
@@ -113,7 +120,7 @@ def states_of(
     """
     if not optimizers:
         return {}
-    names, departed = names_of(model), departed or RemovedParameters()
+    names, departed = names_of(model, walk), departed or RemovedParameters()
     departed.has(names)
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []

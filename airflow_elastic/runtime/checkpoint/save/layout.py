@@ -171,7 +171,9 @@ class Places:
         if self.rest_begin is not None and at > self.rest_begin:
             return None
         sources = self._leaves(leaves)
-        tensors = [one._local_tensor if type(one) is DTensor else one for one in sources]
+        tensors = [*sources]
+        if DTensor in {*map(type, sources)}:
+            tensors = [one._local_tensor if type(one) is DTensor else one for one in sources]
         for number in self._odd:
             tensors[number] = _resolved(tensors[number])
         return Layout(

@@ -109,13 +109,13 @@ class RepeatedLayout:
                 structure += own
                 leaves += values
                 if key == _MODEL or key.startswith("other."):
-                    addresses = [*map(_Tensor.data_ptr, _local(values))]
+                    addresses = [*map(_Tensor.data_ptr, _local(values, [*map(type, values)]))]
                     ties += _shared(key, addresses, values)
                     if key == _MODEL:
                         self._memory = self._memory.now(parameters)
                         known = [*map(self._memory.has, addresses)]
             types = [*map(type, leaves)]
-            tensors = _local(leaves)
+            tensors = _local(leaves, types)
             if not {*map(type, tensors)} <= _KNOWN:
                 return None
             return _Look(
@@ -151,8 +151,13 @@ def _kept(value: Any) -> Any:
     return value if is_tuple or type(value) in _UNCHANGING else _CHANGING
 
 
-def _local(values: Sequence[Any]) -> list[torch.Tensor]:
+def _local(values: Sequence[Any], types: Sequence[type]) -> Sequence[torch.Tensor]:
     """The tensors among these values; of sharded ones, this rank's parts."""
+    kinds = {*types}
+    if kinds <= _KNOWN:
+        return values
+    if not any(issubclass(kind, _Tensor) for kind in kinds - _KNOWN):
+        return [one for one, kind in zip(values, types, strict=True) if kind in _KNOWN]
     return [one._local_tensor if type(one) is DTensor else one for one in values if isinstance(one, _Tensor)]
 
 
@@ -163,7 +168,7 @@ def _shared(key: str, addresses: Sequence[int], values: Sequence[Any]) -> list[A
     first: dict[int, int] = {}
     pairs = [(number, first.setdefault(one, number)) for number, one in enumerate(addresses)]
     several = {one for number, one in pairs if one != number}
-    tensors = _local(values)
+    tensors = _local(values, [*map(type, values)])
     return [
         (key, number, one, addresses[one] != 0, tensor.stride(), tensor.is_conj(), tensor.is_neg())
         for (number, one), tensor in zip(pairs, tensors, strict=True)
@@ -180,7 +185,7 @@ class _ParameterMemory:
 
     def now(self, parameters: Sequence[torch.Tensor]) -> _ParameterMemory:
         """That of these parameters: the same object if it is the same memory."""
-        own = _local(parameters)
+        own = _local(parameters, [*map(type, parameters)])
         return self if (self._begins, self._sizes) == _extent_of(own) else _ParameterMemory(own)
 
     def has(self, address: int) -> bool:

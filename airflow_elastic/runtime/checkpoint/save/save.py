@@ -36,6 +36,7 @@ from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import ProtectedStates, StagingArea
 from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
+from airflow_elastic.runtime.checkpoint.tensors.model_walk import ModelWalk
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import weights_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.runtime.checkpoint.tensors.shared_storage import SharedStorage, ties_among
@@ -330,8 +331,9 @@ class Saver:
 
     @_uncollected()
     def _plan(self, objects: Stateful) -> Layout:
-        state = state_of(objects, self._ranks.rank)
-        return self._layouts.of(state, [*objects.model.parameters()])
+        walk = ModelWalk(objects.model)
+        state = state_of(objects, self._ranks.rank, walk)
+        return self._layouts.of(state, walk.named_parameters()[1])
 
     def _lay_out(self, state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> Layout:
         # Only parameters are alike on all ranks. The forward pass may change buffers, and DDP uses rank 0's.
@@ -377,11 +379,15 @@ def in_between(policy: CheckpointPolicy, step: int) -> str | None:
     return None
 
 
-def state_of(objects: Stateful, rank: int) -> dict[str, Any]:
+def state_of(objects: Stateful, rank: int, walk: ModelWalk | None = None) -> dict[str, Any]:
     """Everything that is saved, by name. Tensors are those of the model itself, not copies."""
+    walk = walk or ModelWalk(objects.model)
+    weights = packed(weights_of(objects.model, walk=walk))
+    if not walk.is_plain:  # a hook may have changed the model
+        walk.again()
     return {
-        "model": packed(weights_of(objects.model)),
-        "optimizer": states_of(objects.model, objects.optimizers, objects.departed),
+        "model": weights,
+        "optimizer": states_of(objects.model, objects.optimizers, objects.departed, walk),
         **objects.named.states(),
         # Keyed by rank, because values under the same key should be alike on all ranks.
         f"random.{rank}": random_state.capture(),

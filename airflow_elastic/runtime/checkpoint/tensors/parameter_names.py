@@ -14,28 +14,43 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     set_model_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from airflow_elastic.runtime.checkpoint.tensors.model_walk import ModelWalk
 from airflow_elastic.runtime.checkpoint.tensors.overlap import each_apart
 from airflow_elastic.spec.errors import InvalidInput
 
 #: Parts of names that torch.compile and activation checkpointing add, and torch removes.
 _COMPILED, _CHECKPOINTED = "_orig_mod", "_checkpoint_wrapped_module."
 
+#: What is kept of a model's structure: the names of its state dict, and of its parameters.
+_STATE, _PARAMETERS = "names of the state dict", "names of the parameters"
+
 #: Prefixes of all names of a wrapped model.
 _WRAPPERS = ("module.", f"{_COMPILED}.")
 
 
 @torch.no_grad()  # modules may compute values for their state dict
-def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[str, Any]:
+def weights_of(
+    model: torch.nn.Module, *, may_be_empty: bool = False, walk: ModelWalk | None = None
+) -> dict[str, Any]:
     """A model's state dict by these names. Tensors are the model's own, not copies.
 
-    torch's `get_model_state_dict` returns the same, but takes twice as long, and training waits for it.
+    torch's `get_model_state_dict` returns the same, but takes several times as long, and training waits for it.
+
+    Args:
+        model: the model.
+        may_be_empty: whether it need not have tensors.
+        walk: a look at the model, if there is one.
 
     Raises:
         InvalidInput: it is empty, or two tensors would have the same name.
     """
+    known = {} if walk is None or walk.structure is None else walk.structure.words
+    if walk is not None and _STATE in known and (plain := walk.state_dict()) is not None:
+        return dict(zip(known[_STATE], plain.values(), strict=True))
     kinds = _kinds(model)
     if _has(kinds, FullyShardedDataParallel):
         return get_model_state_dict(model)  # it has FSDP1 return shards
@@ -52,6 +67,8 @@ def weights_of(model: torch.nn.Module, *, may_be_empty: bool = False) -> dict[st
             f"the model ({type(model).__name__}) has two tensors that would both be saved as {twice[0]}, because names "
             "of wrappers are left out: rename one of their modules"
         )
+    if walk is not None and (plain := walk.state_dict()) is not None and _same_memory(plain, state):
+        known[_STATE] = names  # from now on torch need not be asked
     return dict(zip(names, state.values(), strict=True))
 
 
@@ -91,19 +108,31 @@ def is_kept_by_torch(model: torch.nn.Module) -> bool:
     return all(str(getattr(one, "__module__", None)).startswith("torch.") for one in functions)
 
 
-def names_of(model: torch.nn.Module) -> dict[torch.Tensor, str]:
+def _same_memory(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both have the same tensors by the same names."""
+    try:
+        return [*one] == [*other] and all(_place(one[key]) == _place(other[key]) for key in one)
+    except (RuntimeError, ValueError, AttributeError):  # without memory
+        return False
+
+
+def _place(value: Any) -> tuple[Any, ...]:
+    own = value._local_tensor if isinstance(value, DTensor) else value
+    return type(value), value.shape, own.dtype, own.stride(), own.data_ptr()
+
+
+def names_of(model: torch.nn.Module, walk: ModelWalk | None = None) -> dict[torch.Tensor, str]:
     """Each parameter's name.
 
     After a forward pass, FSDP2 leaves the root module unsharded, with other parameters. So the model is resharded here,
     as for a state dict: then it has the parameters that optimizers hold.
     """
-    kinds = _kinds(model)
-    if _has(kinds, FSDPModule):
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-    own = dict(model.named_parameters())
-    return dict(zip(own.values(), _names(model, own, kinds), strict=True))
+    walk = walk or ModelWalk(model)
+    keys, parameters = walk.named_parameters()
+    known = {} if walk.structure is None else walk.structure.words
+    if (names := known.get(_PARAMETERS)) is None:
+        known[_PARAMETERS] = names = _names(model, keys, _kinds(model))
+    return dict(zip(parameters, names, strict=True))
 
 
 def named_as(weights: dict[str, Any], model: torch.nn.Module, names: Collection[str]) -> dict[str, Any]:
