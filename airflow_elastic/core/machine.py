@@ -246,7 +246,7 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     state = _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
     lost = event.job.replaceable if state.attempt.members is None else ()
     able = bool(lost) or event.job.recoverable(state.attempt.members)
-    if not (able and may_rejoin(state, lost)):
+    if not (able and may_rejoin(state, lost, event.job.machines_without(lost))):
         return state
     # No removal is needed first: the agents end the old ranks before they start new ones.
     state = state.with_attempt(phase=Phase.GONE, gone_at=event.at)

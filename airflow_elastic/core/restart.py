@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_elastic.core.state import REPEATABLE, Attempt, Cause, FailureKind, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from airflow_elastic.spec.run import RestartPolicy
     from airflow_elastic.spec.status import Progress
@@ -84,14 +84,14 @@ def decide(state: RunState) -> Restart | End:
     return Restart(cost=1, delay=backoff(policy, state.lives))
 
 
-def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
+def may_rejoin(state: RunState, lost: Sequence[int], machines: Collection[str]) -> bool:
     """Whether the next attempt may begin in the job of the current one, whose agents are all there except `lost`.
 
     That takes a moment, and the state is still in the agents' memory; a new job takes a cluster's time. A new job is
     needed in these cases:
 
     - The job has failed again before its first step.
-    - One of its machines must be avoided.
+    - One of the `machines` that it would go on with must be avoided.
     - The code is in another folder now.
     - Ranks have lost an unknown peer: the engine may not know yet that it is gone.
     - Somebody has chosen an earlier checkpoint: the agents have newer states.
@@ -103,7 +103,7 @@ def may_rejoin(state: RunState, lost: Sequence[int] = ()) -> bool:
     if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
         return False
     fruitless = attempt.home is not None and not attempt.advanced
-    return not (fruitless or attempt.moved) and not set(state.avoid) & set(attempt.machines)
+    return not (fruitless or attempt.moved) and not set(state.avoid) & set(machines)
 
 
 def may_wait(state: RunState) -> bool:

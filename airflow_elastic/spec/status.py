@@ -194,6 +194,16 @@ class JobStatus:
         able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there if not w.replaceable)
         return lost if able and len(lost) < len(there) else ()
 
+    def machines_without(self, lost: Collection[int]) -> frozenset[str]:
+        """The machines of all workers when others have the places of the lost ones.
+
+        Standby workers are where they are. Without them, new workers may come to the machines of the lost ones.
+        """
+        ready = [worker for worker in self.standby_workers if worker.phase is WorkerPhase.RUNNING]
+        replaced = lost if lost and len(ready) >= len(lost) else ()
+        there = (*(worker for worker in self.workers if worker.index not in replaced), *ready)
+        return frozenset(worker.node for worker in there if worker.node is not None)
+
     @property
     def settled(self) -> bool:
         """Whether no further evidence about why the job failed can come.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_elastic.adapters.kube import Access, Client
+from airflow_elastic.engines import find_engine
 from tests.bench.support.figures import count, heading, median, spread, verdict
 from tests.bench.support.kube_recovery import (
     LOSSES_OF_A_RUN,
@@ -119,6 +120,13 @@ async def test_deleted_pods(
         print(f"  {text:40}{spread(other)}; over it {median(whole) / median(other):.2f}")
     print("  where the time goes")
     table(losses)
+    if find_engine(engine).capabilities.standby:
+        ready = Training(engine, shared_folder / "standby", pod_options, access, standby=1)
+        replaced = await ready.losses(client, times)
+        steps = [loss.after("first step") for loss in replaced]
+        print(f"  with a standby worker             {spread(steps)}")
+        table(replaced)
+        verdict("median / median of the floor", median(steps) / median(floors), 0.25)
     shares = [
         100 * sum(loss.stages().get(name, 0.0) for name in OURS) / total
         for loss, total in zip(losses, whole, strict=True)

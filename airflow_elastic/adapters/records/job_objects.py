@@ -42,7 +42,6 @@ class JobObjects(JobFiles):
     """
 
     poll_seconds = 0.1
-    standby_seconds = 0.5
 
     def __init__(self, store: Store, name: str, folder: Path) -> None:
         super().__init__(folder)
@@ -50,6 +49,7 @@ class JobObjects(JobFiles):
         self._name = name
         near = store.local_path(layout.STATUS) is not None
         self._memory = _NEAR_SECONDS if near else _FAR_SECONDS
+        self.standby_seconds = 0.1 if near else 0.5
         self._looked_at = -self._memory
         self._newest: Members | None = None
         self._is_closed = False

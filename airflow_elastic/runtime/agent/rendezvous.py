@@ -35,6 +35,9 @@ REJOIN_SECONDS = 60.0
 #: How often workers check whether all of them have come.
 _POLL_SECONDS = 0.005
 
+#: How often a standby worker looks whether the training has ended.
+_END_SECONDS = 1.0
+
 _STORE_TIMEOUT = timedelta(seconds=300)
 
 
@@ -131,8 +134,12 @@ def _be_standby(node: Worker) -> None:
             raise NotNeeded("the others have finished the training")
         if node.stop_at is not None or node.files.closed:
             raise Stopped
-        time.sleep(node.files.standby_seconds)
-        node.files.look_anew()
+        looked = time.monotonic()
+        while node.stop_at is None and time.monotonic() - looked < _END_SECONDS:
+            time.sleep(node.files.standby_seconds)
+            node.files.look_anew()
+            if members is not None and node.files.superseded(members.generation):
+                break
 
 
 def _stand_by(node: Worker, members: Members) -> None:

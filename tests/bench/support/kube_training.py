@@ -10,19 +10,27 @@ from typing import Any
 
 from airflow_elastic.adapters.kube import Access, Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
+from airflow_elastic.engines import find_engine
 from airflow_elastic.engines.kube.render.pod import JOB_LABEL
+from airflow_elastic.engines.kube.watch import pod_status
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.support.kube_recovery import Loss, Moment, Witness, journaled, kind_of, plain_job
 from tests.bench.support.recovery import POLL_SECONDS, SCRIPTS, WORLD, Moments
-from tests.cluster.kinds.test_training import lose_a_pod, training
+from tests.cluster.kinds.test_training import training
 from tests.support.driving import Driven, driving
+from tests.support.kubernetes.cluster import pods_of
 from tests.support.machine.patience import until_async
+
+#: A standby worker is ready when it has imported torch, which nobody can see.
+IMPORT_SECONDS = 8.0
 
 
 class Training:
     """scripts/recover.py on a cluster: it trains without end while its pods are deleted."""
 
-    def __init__(self, engine: str, folder: Path, options: dict[str, Any], access: Access) -> None:
+    def __init__(
+        self, engine: str, folder: Path, options: dict[str, Any], access: Access, *, standby: int = 0
+    ) -> None:
         self.options, self.marks, self.uri = options, folder / "marks", folder / engine
         self.marks.mkdir(parents=True)
         self._access, self._kind = access, kind_of(engine)
@@ -33,6 +41,7 @@ class Training:
                 "command": [str(SCRIPTS / "recover.py")],
                 "env": {**spec.env, "BENCH_MARKS": str(self.marks), "OMP_NUM_THREADS": "1"},
                 "restart": {"backoff_limit": 10_000},
+                "workers": {**spec.to_dict()["workers"], "standby": standby},
             }
         )
 
@@ -47,13 +56,33 @@ class Training:
             for number in range(1, times + 1):
                 await driven.until(lambda: driven.state.checkpoint, "a checkpoint")
                 await asyncio.sleep(3.0)
+                await driven.until(lambda: self._stands_by(driven), "standby workers")
+                await asyncio.sleep(IMPORT_SECONDS if self.spec.workers.standby else 0.0)
+                pod = await self._member(driven, client)
                 loss = Loss(time.time())
-                await lose_a_pod(driven, client, self.options["namespace"])
+                await client.delete(PODS, self.options["namespace"], pod, grace_seconds=0)
                 loss.moments |= await self._up(driven, number + 1)
                 loss.moments |= journaled(moments, number)
                 loss.moments |= self._seen(driven, witness, moments, number + 1)
                 done.append(loss)
         return done
+
+    def _stands_by(self, driven: Driven) -> bool:
+        placement: Any = driven.run.status()["placement"]
+        ready = [one for one in placement if one["standby"] and one["phase"] == "running"]
+        return len(ready) >= self.spec.workers.standby
+
+    async def _member(self, driven: Driven, client: Client) -> str:
+        """The pod of the last worker that trains."""
+        progress = driven.run.progress(driven.state)
+        assert progress is not None
+        last = max(progress.ranks, key=lambda one: one.rank).worker
+        pods = await pods_of(driven, client, self.options["namespace"])
+        kind = find_engine(self.spec.engine).kind  # type: ignore[attr-defined]
+        (name,) = (
+            pod["metadata"]["name"] for pod in pods if f"node-{kind.index(pod_status.slim(pod))}" == last
+        )
+        return str(name)
 
     async def _up(self, driven: Driven, attempt: int) -> dict[str, float]:
         """Wait until an attempt steps; when its slowest rank came how far."""
@@ -71,7 +100,8 @@ class Training:
         assert progress is not None
         made = now.made
         assert made is not None
-        whole = {what: max(witness.pods(now.name, what).values()) for what in ("scheduled", "running")}
+        stages = () if self.spec.workers.standby else ("scheduled", "running")
+        whole = {what: max(witness.pods(now.name, what).values()) for what in stages}
         before = moments.at.get((attempt - 2, "WorkersEnded"), 0.0)
         return {
             "made": made,

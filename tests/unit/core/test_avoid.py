@@ -83,3 +83,36 @@ def test_a_worker_that_loses_its_peers_is_not_to_blame() -> None:
     assert lost_peers(failed, running, failed) == "machine-1"
     assert lost_peers(failed, running, running) is None, "it may be either of them"
     assert lost_peers(failed, failed) is None
+
+
+@pytest.mark.parametrize(
+    ("standby", "phase", "in_place"),
+    [
+        (None, WorkerPhase.RUNNING, False),
+        ("c", WorkerPhase.RUNNING, True),
+        ("c", WorkerPhase.PENDING, False),
+        ("a", WorkerPhase.RUNNING, False),
+    ],
+)
+def test_a_job_goes_on_where_a_standby_worker_is_on_another_machine(
+    standby: str | None, phase: WorkerPhase, in_place: bool
+) -> None:
+    """Without one, the replacement may come to the very machine that is avoided."""
+    state = after("a", beside="b")
+    for event in (
+        ev.AttemptSubmitted(100.0, 2, "j-2"),
+        ev.WorkersEnded(
+            101.0,
+            2,
+            JobStatus(
+                (
+                    WorkerStatus("node-0", WorkerPhase.LOST, node="a", replaceable=True),
+                    WorkerStatus("node-1", WorkerPhase.RUNNING, node="b"),
+                ),
+                standby_workers=(WorkerStatus("node-2", phase, node=standby),) if standby else (),
+            ),
+        ),
+    ):
+        state = evolve(state, event)
+    assert state.avoid == ("a",)
+    assert (state.attempt.home == 2) is in_place

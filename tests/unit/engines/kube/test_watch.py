@@ -91,6 +91,25 @@ def test_a_native_sidecar_that_is_ended_with_its_pod_is_no_failed_init_container
     assert found.reason == "NodeShutdown: Pod was rejected as the node is shutting down."
 
 
+@pytest.mark.parametrize(
+    ("grace", "ended_with", "phase"),
+    [
+        (0, None, WorkerPhase.LOST),
+        (30, None, WorkerPhase.RUNNING),
+        (0, 0, WorkerPhase.SUCCEEDED),
+        (0, 3, WorkerPhase.FAILED),
+    ],
+)
+def test_a_pod_that_is_deleted_without_grace_is_lost_while_a_finalizer_keeps_it(
+    grace: int, ended_with: int | None, phase: WorkerPhase
+) -> None:
+    statuses = [running("trainer") if ended_with is None else ended("trainer", ended_with)]
+    found = pod("Running", containerStatuses=statuses)
+    found["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
+    read = pod_status.read_pod(pod_status.slim(found), "trainer", "node-0")
+    assert read.phase is phase
+
+
 def test_ephemeral_containers_are_nobody() -> None:
     found = worker(
         "Running", containerStatuses=[running("trainer")], ephemeralContainerStatuses=[ended("debugger", 1)]
