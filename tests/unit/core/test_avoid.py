@@ -9,7 +9,7 @@ from airflow_elastic.core.machine import evolve, replay
 from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy
-from airflow_elastic.spec.status import JobStatus, RankError, WorkerPhase, WorkerStatus
+from airflow_elastic.spec.status import JobStatus, Progress, RankError, WorkerPhase, WorkerStatus
 from tests.support.builders import spec
 
 
@@ -111,6 +111,7 @@ def test_a_job_goes_on_where_a_standby_worker_is_on_another_machine(
                 ),
                 standby_workers=(WorkerStatus("node-2", phase, node=standby),) if standby else (),
             ),
+            Progress(2, 101.0, step=50),
         ),
     ):
         state = evolve(state, event)
