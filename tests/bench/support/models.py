@@ -24,3 +24,45 @@ def stepped(model: torch.nn.Module) -> Stateful:
     optimizer.step()
     optimizer.zero_grad()
     return Stateful(model, (optimizer,), {})
+
+
+class Transformer(torch.nn.Module):
+    """A GPT with a tied head: 12 tensors a layer and 4 more.
+
+    Args:
+        layers: how many.
+        width: of each; it has a head for each 64.
+        words: in the vocabulary.
+        tokens: at most, of a text.
+    """
+
+    def __init__(self, layers: int, width: int, words: int, tokens: int) -> None:
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(words, width), torch.nn.Embedding(tokens, width)
+        self.layers = torch.nn.ModuleList(_Layer(width) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width)
+
+    def loss(self, words: torch.Tensor) -> torch.Tensor:
+        """The mean loss of each next word: `words` is (texts, tokens + 1)."""
+        given, wanted = words[:, :-1], words[:, 1:]
+        state = self.words(given) + self.places(torch.arange(given.shape[1], device=words.device))
+        for layer in self.layers:
+            state = layer(state)
+        scores = torch.nn.functional.linear(self.norm(state), self.words.weight)
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(1, width // 64)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+        self.query, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.wide, self.back = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        texts, tokens, width = state.shape
+        parts = self.query(self.norms[0](state)).view(texts, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        state = state + self.out(seen.transpose(1, 2).reshape(texts, tokens, width))
+        return state + self.back(torch.nn.functional.gelu(self.wide(self.norms[1](state))))

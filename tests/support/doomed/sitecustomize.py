@@ -192,14 +192,14 @@ def in_stage(module: ModuleType) -> None:
 
         return around
 
-    copy = importlib.import_module("airflow_elastic.runtime.checkpoint.save.staging")
+    copy = importlib.import_module("airflow_elastic.runtime.checkpoint.save.layout")
 
-    def one_by_one(parts: Any, memory: Any, inner: Any = copy._copy) -> None:
-        for at, part in parts:
-            inner([(at, part)], memory)
-            point(part.key)
+    def one_by_one(rooms: Any, tensors: Any, *, on_gpu: bool, inner: Any = copy._copy_all) -> None:
+        for number, (room, tensor) in enumerate(zip(rooms, tensors, strict=True)):
+            inner([room], [tensor], on_gpu=on_gpu)
+            point(f"tensor {number}")
 
-    copy._copy = one_by_one
+    copy._copy_all = one_by_one
     module.StagingArea.put, module.StagingArea.put_beside = (
         noted(module.StagingArea.put),
         noted(module.StagingArea.put_beside),

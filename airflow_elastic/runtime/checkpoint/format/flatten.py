@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 _PLAIN = {str, int, float, bool, type(None)}
-_TENSORS, _MANY = {torch.Tensor, torch.nn.Parameter}, 16
+_TENSORS = {torch.Tensor, torch.nn.Parameter}
 
 
 def flattened(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,8 +60,9 @@ def _collect(
         structure += (depth, key, *value)
     except TypeError:  # keys that are no strings may be equal, and have different names
         structure += (depth, key, *map(str, value))
-    if len(value) > _MANY and {*map(type, value.values())} <= _TENSORS:
-        leaves += value.values()
+    values = value.values()
+    if {*map(type, values)} <= _TENSORS:  # mostly; to look at each takes longer
+        leaves += values
         return
     for name, one in value.items():
         if isinstance(one, torch.Tensor):

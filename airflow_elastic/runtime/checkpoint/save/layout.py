@@ -269,11 +269,14 @@ class Layout:
 
     @torch.no_grad()
     def _copy(self, memory: memoryview, which: Callable[[_Group], bool]) -> None:
-        """Copy tensors. For those on a GPU this only enqueues the copies: to wait for each small one would be slow."""
         for group, rooms in zip(self.places.groups, self.places.rooms(memory), strict=True):
             if which(group):
-                on_gpu = group.device.type == "cuda"
-                torch._foreach_copy_(rooms, [*group.bands(self.tensors)], non_blocking=on_gpu)
+                _copy_all(rooms, [*group.bands(self.tensors)], on_gpu=group.device.type == "cuda")
+
+
+def _copy_all(rooms: list[torch.Tensor], tensors: list[torch.Tensor], *, on_gpu: bool) -> None:
+    """Copy tensors. For those on a GPU this only enqueues the copies: to wait for each small one would be slow."""
+    torch._foreach_copy_(rooms, tensors, non_blocking=on_gpu)
 
 
 def is_odd(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ def _local(values: Sequence[Any], types: Sequence[type]) -> Sequence[torch.Tenso
     if kinds <= _KNOWN:
         return values
     if not any(issubclass(kind, _Tensor) for kind in kinds - _KNOWN):
-        return [one for one, kind in zip(values, types, strict=True) if kind in _KNOWN]
+        return [*compress(values, map(_KNOWN.__contains__, types))]
     return [one._local_tensor if type(one) is DTensor else one for one in values if isinstance(one, _Tensor)]
 
 
