@@ -26,37 +26,55 @@ _NAMED = 3  # names of differing tensors in a message
 COMPARED = 256
 
 
-def check_alike(tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> bool:
-    """Refuse ranks with different tensors, and warn of different values. All ranks call this together.
+class ReplicaCheck:
+    """Whether ranks have the same tensors. Refuses ranks with different tensors. All ranks make it together.
+
+    Values of tensors on GPUs are on their way to the host when this returns, so that nothing waits for them.
 
     Args:
         tensors: those that should be the same on all ranks, by name.
         ranks: this rank among the others.
 
-    Returns:
-        Whether the compared values are the same on all ranks, bit for bit.
-
     Raises:
         InvalidInput: ranks have tensors of other names, shapes or dtypes; says which.
     """
-    if ranks.world_size == 1:
-        return True
-    kinds = {name: f"{tuple(one.shape)} of {one.dtype}" for name, one in tensors.items()}
-    if ranks.any(kinds != ranks.from_first(lambda: kinds)):
-        _refuse(ranks.gather(kinds))
-    values = {name: _some_values(one) for name, one in tensors.items()}
-    first = ranks.from_first(lambda: values)
-    others = {name for name, mine in values.items() if mine != first[name]}
-    if not ranks.any(bool(others)):
-        return True
-    found = sorted(set().union(*ranks.gather(others)))
-    log.warning(
-        "ranks differ in %d of %d tensors that are not sharded (%s). A checkpoint takes each of them from one rank, "
-        "so it mixes several states. Wrap the model in DistributedDataParallel, shard it, or use run.average. On "
-        "GPUs of several kinds, replicas differ by rounding",
-        *(len(found), len(values), _some(found)),
-    )
-    return False
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], ranks: Collectives) -> None:
+        self._ranks = ranks
+        self._values: dict[str, torch.Tensor] = {}
+        if ranks.world_size == 1:
+            return
+        kinds = {name: f"{tuple(one.shape)} of {one.dtype}" for name, one in tensors.items()}
+        if ranks.any(kinds != ranks.from_first(lambda: kinds)):
+            _refuse(ranks.gather(kinds))
+        self._values = {name: _some_values(one) for name, one in tensors.items()}
+        gpus = {one.device for one in tensors.values() if one.is_cuda}
+        self._events = [torch.cuda.current_stream(device).record_event() for device in gpus]
+
+    def result(self) -> bool:
+        """Warn of different values. All ranks call this together.
+
+        Returns:
+            Whether the compared values are the same on all ranks, bit for bit.
+        """
+        ranks = self._ranks
+        if ranks.world_size == 1:
+            return True
+        for event in self._events:
+            event.synchronize()
+        values = {name: one.numpy().tobytes() for name, one in self._values.items()}
+        first = ranks.from_first(lambda: values)
+        others = {name for name, mine in values.items() if mine != first[name]}
+        if not ranks.any(bool(others)):
+            return True
+        found = sorted(set().union(*ranks.gather(others)))
+        log.warning(
+            "ranks differ in %d of %d tensors that are not sharded (%s). A checkpoint takes each of them from one rank, "
+            "so it mixes several states. Wrap the model in DistributedDataParallel, shard it, or use run.average. On "
+            "GPUs of several kinds, replicas differ by rounding",
+            *(len(found), len(values), _some(found)),
+        )
+        return False
 
 
 def _refuse(by_rank: list[dict[str, str]]) -> None:
@@ -76,11 +94,13 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _some_values(tensor: torch.Tensor) -> bytes:
+def _some_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Bytes of the compared values, on the host or on the way to it."""
     tensor, count = tensor.detach().resolve_conj().resolve_neg(), tensor.numel()
     if tensor.element_size() == 1:  # torch cannot index some of these dtypes
         tensor = tensor.view(torch.uint8)
     if count > COMPARED:
         places = torch.linspace(0, count - 1, COMPARED, dtype=torch.float64, device=tensor.device).long()
         tensor = tensor[torch.unravel_index(places, tensor.shape)]  # flattening may copy the tensor
-    return tensor.reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    found = tensor.reshape(-1).contiguous().view(torch.uint8)
+    return found.to("cpu", non_blocking=True) if found.is_cuda else found.clone()

@@ -32,7 +32,7 @@ from airflow_elastic.runtime.checkpoint.save.memory_estimate import check_memory
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy, wait_before_steps
 from airflow_elastic.runtime.checkpoint.save.repeated_layout import RepeatedLayout
-from airflow_elastic.runtime.checkpoint.save.replica_check import check_alike
+from airflow_elastic.runtime.checkpoint.save.replica_check import ReplicaCheck
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import ProtectedStates, StagingArea
 from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
@@ -169,6 +169,7 @@ class Saver:
         self._ranks, self._generation, self._stage, self._words = ranks, generation, stage, words
         self._place = RankPosition(ranks.rank, ranks.world_size, stage.procs)
         self._compared = 0
+        self._check: ReplicaCheck | None = None  # of the save before, whose values have come by now
         self._shape: dict[str, Any] = {}  # of the tensors that were compared
         self._places: Places | None = None  # of the state that was compared
         self._layouts = RepeatedLayout(self._lay_out)
@@ -220,7 +221,10 @@ class Saver:
             self._wait_until_written()
         numbers = HostNumbers(metrics)
         plan = self._plan(objects)
+        beside = self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN)
         self._check_alike(plan)
+        if not beside:
+            self._finish_check()
         note = Note(
             step=step,
             generation=self._generation,
@@ -240,7 +244,7 @@ class Saver:
             notes=dict(notes or {}),
         )
         waiting = partial(self._waiting, shared_page.ENDING) if reason == BREAKPOINT else self._waiting
-        if self._overlap and reason in (*_CAN_BE_LEFT_OUT, *IN_BETWEEN):
+        if beside:
             self._copying = self._stage.put_beside(plan, note, numbers, spare, waiting)
         else:
             self._stage.put(plan, note, numbers, spare, waiting)
@@ -261,8 +265,10 @@ class Saver:
     def _check_alike(self, plan: Layout) -> None:
         """Raise InvalidInput if ranks have different tensors: no rank would write some of them.
 
-        This is checked at the first saves of a generation, and when the tensors have changed since the last one.
+        This is checked at the first saves of a generation, and when the tensors have changed since the last one. Their
+        values are compared by `_finish_check`.
         """
+        self._finish_check()
         shape = self._shape
         if plan.places is not self._places:
             shape = {name: (one.shape, one.dtype) for name, one in plan.alike.items()}
@@ -270,8 +276,14 @@ class Saver:
             self._compared = 0
         self._shape, self._places = shape, plan.places
         if self._compared < _COMPARED:
+            self._check = ReplicaCheck(plan.alike, self._ranks)
+
+    def _finish_check(self) -> None:
+        """Warn if ranks have different values. Beside training, this is done with the next save."""
+        if self._check is not None:
             # After a warning no more checks follow, so it is logged once.
-            self._compared += 1 if check_alike(plan.alike, self._ranks) else _COMPARED
+            self._compared += 1 if self._check.result() else _COMPARED
+            self._check = None
 
     def _wait_until_written(self) -> None:
         with self._waiting():

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from airflow_elastic.runtime.checkpoint.save.replica_check import COMPARED, check_alike
+from airflow_elastic.runtime.checkpoint.save.replica_check import COMPARED, ReplicaCheck
 from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
+from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import together
 from tests.support.training.saving import SavingWorker
@@ -33,12 +34,12 @@ def tensors() -> dict[str, torch.Tensor]:
 
 
 def found(each: list[dict[str, torch.Tensor]]) -> list[bool]:
-    return together(len(each), lambda ranks: check_alike(each[ranks.rank], ranks))
+    return together(len(each), lambda ranks: ReplicaCheck(each[ranks.rank], ranks).result())
 
 
 def test_replicas_are_alike(caplog: pytest.LogCaptureFixture) -> None:
     assert found([tensors() for _ in range(3)]) == [True] * 3
-    assert check_alike(tensors(), Collectives(0, 1, None))
+    assert ReplicaCheck(tensors(), Collectives(0, 1, None)).result()
     assert caplog.text == ""
 
 
@@ -87,7 +88,7 @@ def test_other_tensors_are_refused_on_all_ranks(other: torch.Tensor | None, said
 
     def told(ranks: Collectives) -> str:
         with pytest.raises(InvalidInput, match=said) as raised:
-            check_alike(each[ranks.rank], ranks)
+            ReplicaCheck(each[ranks.rank], ranks)
         return str(raised.value)
 
     first, second = together(2, told)
@@ -131,3 +132,30 @@ def test_what_optimizers_had_not_yet_with_the_first_save_is_compared_with_the_se
     told = [record.getMessage() for record in caplog.records if "ranks differ" in record.getMessage()]
     assert len(told) == 2
     assert all("ranks differ in 1 of 2 tensors" in one and "momentum_buffer" in one for one in told)
+
+
+def test_beside_training_values_are_compared_with_the_next_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are those of the save before, whatever training has done to them since."""
+    workers = [SavingWorker(str(tmp_path), index=index, of=2) for index in range(2)]
+    told: list[list[str]] = []
+
+    def save(ranks: Collectives) -> None:
+        worker, policy = workers[ranks.rank], CheckpointPolicy(overlap=True)
+        saver = Saver(ranks, generation=1, stage=worker.stage, words=worker.words, policy=policy)
+        model = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.full((3,), float(ranks.rank)))})
+        for step in (1, 2):
+            saver.save(Stateful(model, (), {}), step, Position(), reason="memory", metrics={})
+            saver.join()
+            ranks.barrier()
+            with torch.no_grad():
+                model["weight"].fill_(7.0)
+            if ranks.rank == 0:
+                told.append(
+                    [one.getMessage() for one in caplog.records if "ranks differ" in one.getMessage()]
+                )
+            ranks.barrier()  # nobody begins the next save before
+
+    together(2, save)
+    assert [len(each) for each in told] == [0, 2]
