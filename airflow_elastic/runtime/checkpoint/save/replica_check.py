@@ -69,9 +69,9 @@ class ReplicaCheck:
             return True
         found = sorted(set().union(*ranks.gather(others)))
         log.warning(
-            "ranks differ in %d of %d tensors that are not sharded (%s). A checkpoint takes each of them from one rank, "
-            "so it mixes several states. Wrap the model in DistributedDataParallel, shard it, or use run.average. On "
-            "GPUs of several kinds, replicas differ by rounding",
+            "ranks differ in %d of %d tensors that are not sharded (%s). A checkpoint takes each of them from one "
+            "rank, so it mixes several states. Wrap the model in DistributedDataParallel, shard it, or use "
+            "run.average. On GPUs of several kinds, replicas differ by rounding",
             *(len(found), len(values), _some(found)),
         )
         return False
