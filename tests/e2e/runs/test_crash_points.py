@@ -12,8 +12,10 @@ import pytest
 
 from airflow_elastic.adapters.host import processes
 from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Run, open_run, start_run
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.traces import trained_once
@@ -119,3 +121,28 @@ def test_killed_around_a_restart_in_place(point: int, tmp_path: Path) -> None:
     assert code == 0, output
     check(run, tmp_path, attempts=2)
     assert run.state.attempt.home == 1
+
+
+@pytest.mark.siblings
+@pytest.mark.parametrize(
+    "point", [pytest.param(p, marks=pytest.mark.slow) if p % 5 else p for p in range(4, 26)]
+)
+def test_killed_around_standby_workers(point: int, tmp_path: Path) -> None:
+    """They are asked for, one takes the place of a lost worker, and another one is asked for."""
+    workers = Workers(2, min=1, max=3, standby=1)
+    options = {"start": "cold"}
+    run = begin(
+        tmp_path,
+        command=(str(SCRIPT), "--die-agent"),
+        launcher="torchrun",
+        launcher_options=options,
+        workers=workers,
+    )
+    finish(controller(tmp_path, point))
+    code, output = finish(controller(tmp_path))
+    assert code == 0, output
+    check(run, tmp_path, attempts=2)
+    assert run.state.attempt.home == 1
+    events = [event for event in Journal(run.store).read() if isinstance(event, ev.StandbyAsked)]
+    numbers = [number for event in events for number in event.workers]
+    assert len(numbers) == len(set(numbers)), "no number is asked for twice"

@@ -56,7 +56,7 @@ class CrashingEngine:
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self._engine, name)
-        if name not in ("submit", "rejoin", "delete", "scale", "close"):
+        if name not in ("submit", "rejoin", "delete", "scale", "stand_by", "close"):
             return inner
 
         async def counted(*args: Any) -> Any:

@@ -1,8 +1,9 @@
 """A training without torch: counts steps, commits real checkpoints, goes on from the newest.
 
-With --die its last rank dies once; with --signs FOLDER that does so in attempt N when FOLDER/die-N is there, and it
-counts on, without end, until FOLDER/enough is. It writes a line to trace.jsonl with every step, so that a test can see
-which attempts lived when: see `tests.support.runs.traces`.
+With --die its last rank dies once; with --die-agent its agent dies with it, as soon as a third worker stands by. With
+--signs FOLDER that rank dies in attempt N when FOLDER/die-N is there, and it counts on, without end, until
+FOLDER/enough is. It writes a line to trace.jsonl with every step, so that a test can see which attempts lived when: see
+`tests.support.runs.traces`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from airflow_elastic.spec.checkpoints.manifest import Manifest, StoredFile
 TOTAL, EVERY, DIES_AT = 24, 5, 12
 parser = argparse.ArgumentParser()
 parser.add_argument("--die", action="store_true")
+parser.add_argument("--die-agent", action="store_true")
 parser.add_argument("--signs", type=Path)
 parser.add_argument("--step-seconds", type=float, default=0.02)
 options = parser.parse_args()
@@ -63,6 +65,11 @@ while step < TOTAL or (options.signs and not sign("enough")):
         commit()
     # Ranks do not meet: one that starts late begins from what the first has committed, which may be past that step.
     dies = sign(f"die-{attempt}") or (options.die and attempt == 1 and step >= DIES_AT)
+    if options.die_agent and attempt == 1 and step >= DIES_AT and rank == world - 1:
+        while not list(Path(store.uri).glob("local/*/node-2/agent.json")):
+            time.sleep(0.02)
+        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
     if dies and rank == world - 1:
         os.kill(os.getpid(), signal.SIGKILL)
 trace("end")
