@@ -55,6 +55,7 @@ async def ended(driven: Driven) -> tuple[str | None, int, int]:
     return state.outcome, len(state.attempts), state.restarts_used
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 async def test_a_standby_pod_takes_the_place_of_a_lost_one(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:
@@ -87,6 +88,7 @@ async def test_a_standby_pod_takes_the_place_of_a_lost_one(
         assert await ended(driven) == ("stopped", 2, 1)
 
 
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 async def test_without_room_for_a_standby_pod_training_goes_on(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:

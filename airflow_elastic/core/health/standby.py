@@ -13,6 +13,9 @@ from airflow_elastic.spec.status import JobStatus, WorkerPhase, WorkerStatus
 #: A standby worker that is lost again and again is asked for with pauses: so many seconds, doubling, up to so many.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 10.0, 600.0
 
+#: A standby worker that has been ready for so many seconds, or trains, makes former losses forgotten.
+WELL_SECONDS = 60.0
+
 _THERE = (WorkerPhase.PENDING, WorkerPhase.RUNNING)
 
 
@@ -37,7 +40,7 @@ def lost_standby(job: JobStatus) -> tuple[WorkerStatus, ...]:
 
 
 def pause(losses: int) -> float:
-    """Seconds to wait before another standby worker is asked for, after so many losses in this attempt's job."""
+    """Seconds to wait before another standby worker is asked for, after so many losses one after another."""
     return min(FIRST_PAUSE_SECONDS * 2.0 ** (losses - 2), LONGEST_PAUSE_SECONDS) if losses > 1 else 0.0
 
 

@@ -75,3 +75,10 @@ async def test_pauses_grow_with_losses_and_errors_end_nothing() -> None:
             clock.now += 1.0
         waited.append(clock.now - began)
     assert waited == [10.0, 10.0, 20.0, 40.0]
+    ready = JobStatus(workers, standby_workers=(WorkerStatus("node-6", WorkerPhase.RUNNING),))
+    await standby.look(state, ready, lambda attempt: Job("/run", RUN, attempt, 2))
+    clock.now += 100.0
+    trains = JobStatus((*workers, WorkerStatus("node-6", WorkerPhase.RUNNING)))
+    assert await standby.look(state, trains, lambda attempt: Job("/run", RUN, attempt, 2))
+    clock.now += 2.0
+    assert await look(7), "a standby worker trains, so former losses delay nothing"
