@@ -184,6 +184,15 @@ class Driven:
         for process in found:
             process.send(signal.SIGKILL)
 
+    def called(self, name: str) -> list[processes.Process]:
+        """The processes of this attempt with this name, such as `rank-0`."""
+        return processes.called(self._processes(), name)
+
+    async def gone_on_in(self, attempt: int) -> None:
+        """Wait until the ranks of this attempt have done a step."""
+        await self.until(lambda: len(self.state.attempts) >= attempt, f"attempt {attempt}")
+        await self.gone_on()
+
     def kill_agent_of(self, rank: int) -> None:
         """Lose a worker that is a pod: its first process dies."""
         (process,) = processes.called(self._processes(), f"rank-{rank}")

@@ -219,6 +219,11 @@ def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
     return silent[0].node if len(silent) == 1 else None
 
 
+def tells_of_lost_peers(error: str) -> bool:
+    """Whether an exception, as `Type: message`, only says that other ranks are gone."""
+    return _PEER_GONE.search(error) is not None
+
+
 def _says(death: Death, words: re.Pattern[str]) -> bool:
     """Whether the rank's exception has these words."""
     return words.search(death.rank.error or "") is not None

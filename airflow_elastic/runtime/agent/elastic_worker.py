@@ -16,7 +16,7 @@ from airflow_elastic.adapters.records.job_files import Result
 from airflow_elastic.adapters.records.mailbox import Mailbox, RankTrouble
 from airflow_elastic.launchers import Place, find_launcher
 from airflow_elastic.runtime.agent.last_save import keep_last
-from airflow_elastic.runtime.agent.rank_group import RankGroup, rank_environments
+from airflow_elastic.runtime.agent.rank_group import RankGroup, await_leaving, end_staying, rank_environments
 from airflow_elastic.runtime.agent.rendezvous import LeftGeneration, NotNeeded, meet
 from airflow_elastic.runtime.agent.shipped_script import with_script
 from airflow_elastic.runtime.agent.worker import Stopped
@@ -45,6 +45,9 @@ EXIT_SECONDS = 60.0
 #: How long an agent whose ranks have failed looks often for the next generation. Each look may cost a request.
 EAGER_SECONDS = 10.0
 
+#: How long ranks in `run.train` have lost their peers before that is reported: who has lost a rank reports the cause.
+BROKEN_SECONDS = 1.0
+
 #: A failure report has at most so many ranks, with at most so many characters of their tracebacks.
 REPORTED_ERRORS, REPORTED_CHARACTERS = 2, 8000
 
@@ -57,6 +60,13 @@ def run_elastic(node: Worker, server: ForkServer, report: Callable[[], None]) ->
         server: forks its ranks.
         report: reports the progress of its ranks.
     """
+    try:
+        return _run_elastic(node, server, report)
+    finally:
+        end_staying(node)
+
+
+def _run_elastic(node: Worker, server: ForkServer, report: Callable[[], None]) -> Result:
     while True:
         try:
             result = _run_ranks(node, server)
@@ -129,6 +139,7 @@ def _run_ranks(node: Worker, server: ForkServer) -> Result:
     command = find_launcher(spec.launcher).command(spec, place)
     while True:
         try:
+            await_leaving(node)
             members, meeting, store = meet(node, partial(recover, node))
         except NotNeeded as why:
             return Result("succeeded", time.time(), reason=str(why))
@@ -137,6 +148,8 @@ def _run_ranks(node: Worker, server: ForkServer) -> Result:
         try:
             with RankGroup(node, command, rank_environments(node, members, meeting), server) as group:
                 result = _watch(node, group, server)
+                if result is None or (result.outcome == "failed" and node.record.standby):
+                    group.let_stay()
                 if result is not None and result.outcome == "succeeded":
                     _wait_for_the_others(node, members, store)
         finally:
@@ -147,7 +160,7 @@ def _run_ranks(node: Worker, server: ForkServer) -> Result:
 
 def _watch(node: Worker, group: RankGroup, server: ForkServer) -> Result | None:
     """Wait for the end of the ranks. Returns None if they must start again in a newer generation. Raises Stopped."""
-    looked = time.monotonic()
+    looked, broken_at = time.monotonic(), None
     while True:
         group.rest(ORDERS_SECONDS)
         if time.monotonic() - looked > SERVER_SECONDS:
@@ -158,6 +171,12 @@ def _watch(node: Worker, group: RankGroup, server: ForkServer) -> Result | None:
             # Ranks that end from now on are ended because of this failure, so they are not reported.
             return Result(
                 "failed", time.time(), errors=tuple(node.rank_error(*one) for one in codes.items() if one[1])
+            )
+        broken_at = (broken_at or time.monotonic()) if group.broken else None
+        if broken_at is not None and time.monotonic() - broken_at > BROKEN_SECONDS:
+            # As if they had ended: their processes wait for what the run decides.
+            return Result(
+                "failed", time.time(), errors=tuple(node.rank_error(rank, 1) for rank in group.broken)
             )
         if group.succeeded:
             return Result("succeeded", time.time())

@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_elastic.runtime.staying.agent_link import NextGeneration
+from airflow_elastic.runtime.staying.rank_links import LEAVE_SECONDS, RankProcess, StayingRank
 from airflow_elastic.spec import layout
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_elastic.adapters.records.job_files import Meeting, Members
-    from airflow_elastic.runtime.agent.fork_server import ForkedRank, ForkServer
+    from airflow_elastic.runtime.agent.fork_server import ForkServer
     from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[
         # Ranks use the agent's store of this generation. It is new, so it has no keys of earlier generations.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **node.links.environment(),
         **node.environment(),
         "MASTER_ADDR": meeting.addr,
         "MASTER_PORT": str(meeting.port),
@@ -91,8 +94,10 @@ class RankGroup:
     ) -> None:
         self._node, self._command, self._environments = node, command, environments
         self._server, self._forked = server, 0
-        self._ranks: dict[int, subprocess.Popen[bytes] | ForkedRank] = {}
+        self._ranks: dict[int, RankProcess] = {}
+        self._stayed = 0
         self._alive = select.poll()
+        self._alive.register(node.links, select.POLLIN)
         self._pidfds: set[int] = set()
 
     def __enter__(self) -> RankGroup:
@@ -103,10 +108,11 @@ class RankGroup:
             self._end()
             raise
         log.info(
-            "generation %d: ranks %s started, %d of them by forks",
+            "generation %d: ranks %s started, %d of them by forks; %d stayed",
             self._node.generation,
             ", ".join(map(str, self._ranks)),
             self._forked,
+            self._stayed,
         )
         return self
 
@@ -116,15 +122,39 @@ class RankGroup:
         self._end()
 
     def rest(self, seconds: float) -> None:
-        """Wait until a rank ends, at most for `seconds`."""
+        """Wait until a rank ends or leaves, at most for `seconds`."""
         for descriptor, _ in self._alive.poll(seconds * 1000):
-            self._let_go(descriptor)
+            if descriptor == self._node.links.fileno():
+                self._node.links.look()
+            else:
+                self._let_go(descriptor)
 
     @property
     def codes(self) -> dict[int, int]:
         """The exit codes of the ranks that have ended, negative for signals."""
         found = {rank: process.poll() for rank, process in self._ranks.items()}
         return {rank: code for rank, code in found.items() if code is not None}
+
+    @property
+    def broken(self) -> list[int]:
+        """The ranks that have lost their peers, and wait in `run.train` for the next generation."""
+        links = self._node.links
+        return [
+            rank
+            for rank, process in self._ranks.items()
+            if links.left(process.pid) == "broken" and not links.was_told(process.pid)
+        ]
+
+    def let_stay(self) -> None:
+        """The generation is over, and another one may follow: order ranks in `run.train` to leave, and keep them."""
+        node = self._node
+        for environment in self._environments:
+            process = self._ranks[int(environment["RANK"])]
+            if process.poll() is None and node.links.can_stay(process.pid):
+                node.links.tell_to_leave(process.pid)
+                node.staying[int(environment["LOCAL_RANK"])] = StayingRank(process, environment)
+        stayers = {one.process.pid for one in node.staying.values()}
+        self._ranks = {rank: one for rank, one in self._ranks.items() if one.pid not in stayers}
 
     @property
     def succeeded(self) -> bool:
@@ -135,13 +165,28 @@ class RankGroup:
         output = self._node.logs / layout.rank_log(self._node.generation, rank)
         # torchrun replaces this in arguments, too.
         command = [word.replace("${local_rank}", environment["LOCAL_RANK"]) for word in self._command]
-        forked = self._server.fork(command, environment, output)
-        self._forked += forked is not None
-        self._ranks[rank] = process = forked or _cold(command, environment, output)
+        process = self._rejoined(environment, output)
+        if process is None:
+            forked = self._server.fork(command, environment, output)
+            self._forked += forked is not None
+            process = forked or _cold(command, environment, output)
+        self._ranks[rank] = process
         self._node.note(rank, process.pid)
         descriptor = os.pidfd_open(process.pid)
         self._alive.register(descriptor, select.POLLIN)
         self._pidfds.add(descriptor)
+
+    def _rejoined(self, environment: dict[str, str], output: Path) -> RankProcess | None:
+        """The process that has had this place before, if it has joined this generation."""
+        stayer = self._node.staying.pop(int(environment["LOCAL_RANK"]), None)
+        if stayer is None:
+            return None
+        following = NextGeneration.after(stayer.environment, environment, output)
+        if self._node.links.join(stayer.process.pid, following, LEAVE_SECONDS):
+            self._stayed += 1
+            return stayer.process
+        _kill(stayer.process)
+        return None
 
     def _end(self) -> None:
         """End the ranks and the processes that they have started, and wait until they are gone and free their memory.
@@ -156,8 +201,7 @@ class RankGroup:
                 self.rest(_LOOK_SECONDS)
         self._signal(signal.SIGKILL)
         for process in self._ranks.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GONE_SECONDS)
+            _wait_for(process)
         for descriptor in tuple(self._pidfds):
             self._let_go(descriptor)
 
@@ -171,6 +215,35 @@ class RankGroup:
         self._alive.unregister(descriptor)
         self._pidfds.discard(descriptor)
         os.close(descriptor)
+
+
+def end_staying(node: Worker) -> None:
+    """No generation follows: end the ranks that have waited for it."""
+    while node.staying:
+        _kill(node.staying.popitem()[1].process)
+
+
+def await_leaving(node: Worker) -> None:
+    """Wait until ranks that stay have left their generation. Those that take too long, or cannot stay, are ended.
+
+    After that none of them saves, so the states that they have saved can be written.
+    """
+    links = node.links
+    for place, one in list(node.staying.items()):
+        if not links.await_leaving(one.process.pid, one.since + LEAVE_SECONDS - time.monotonic()):
+            log.info("the process of local rank %d cannot stay, so it is ended", place)
+            _kill(node.staying.pop(place).process)
+
+
+def _kill(process: RankProcess) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    _wait_for(process)
+
+
+def _wait_for(process: RankProcess) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GONE_SECONDS)
 
 
 def _cold(command: Sequence[str], environment: dict[str, str], output: Path) -> subprocess.Popen[bytes]:

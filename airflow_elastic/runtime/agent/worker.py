@@ -22,6 +22,7 @@ from airflow_elastic.adapters.records.reports import read_orders
 from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.reporting.evidence import rank_error
 from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
+from airflow_elastic.runtime.staying.rank_links import RankLinks, StayingRank
 from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
 from airflow_elastic.runtime.tiers.peers.connection import Buddy
@@ -80,6 +81,8 @@ class Worker:
         keep_logs: notes where its ranks write their logs, which a thread copies to storage.
         unattended: why it ends without an order; None if it does not.
         standing_by: whether its ranks have failed, and it waits for a generation with new ones.
+        links: connections of its ranks that are in `run.train`.
+        staying: ranks that go on in their processes in the next generation, by local rank.
         usage: what it uses of its machine, as last measured.
     """
 
@@ -103,6 +106,8 @@ class Worker:
     shortage: MemoryShortage = field(default_factory=MemoryShortage)
     processes: dict[int, Process] = field(default_factory=dict)
     usage: WorkerUsage | None = None
+    links: RankLinks = field(default_factory=RankLinks)
+    staying: dict[int, StayingRank] = field(default_factory=dict)
     _park_at: float | None = None
     _half_over: bool = False
     _failed: bool | None = None

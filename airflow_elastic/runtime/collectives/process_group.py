@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_group as _default_group
 
+from airflow_elastic.runtime.collectives.connections import noted
 from airflow_elastic.spec.errors import InvalidInput
 
 T = TypeVar("T")
@@ -109,11 +110,13 @@ def join(
     if dist.is_initialized():  # a framework has been here before
         backend = dist.get_backend()
     else:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        with noted():
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     if world_size == 1:
         return Collectives(0, 1, None)
     # These collectives run between steps, on the CPU. If gradients use gloo too, its group serves both.
-    group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
+    with noted():
+        group = _default_group() if backend == "gloo" else dist.new_group(backend="gloo")
     if not isinstance(group, dist.ProcessGroup):
         raise RuntimeError("torch made no gloo group of all ranks: is this rank in the process group at all?")
     return Collectives(rank, world_size, group)

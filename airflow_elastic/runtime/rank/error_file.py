@@ -46,10 +46,13 @@ class ErrorFile:
 
     def write(self, error: str, trace: str | None = None) -> None:
         """Write down an error as one line, and its traceback."""
-        if self._path is None:
+        # A rank that stays in `run.train` has files of another generation then.
+        link = sys.modules.get("airflow_elastic.runtime.staying.agent_link")
+        path = next(reversed(getattr(link, "error_paths", [])), self._path)
+        if path is None:
             return
         try:
-            with open(self._path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
                 json.dump({"error": error, "traceback": trace, "at": time.time()}, file)
         except OSError as full:  # the script's own error is the more important one
             with contextlib.suppress(Exception):

@@ -12,6 +12,7 @@ from airflow_elastic.runtime.collectives.agreement import Agreement
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.session.reporting.heartbeat import Heartbeat
 from airflow_elastic.runtime.session.save_interval import SaveInterval
+from airflow_elastic.runtime.staying.agent_link import LeaveGeneration
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 
 #: The reason of the save at the end of a phase.
@@ -33,6 +34,7 @@ class SaveSchedule:
 
     Attributes:
         saved: the newest saved step; -1: none.
+        stays: whether this process may go on in the next generation, in `run.train`.
         waits: whether the last step of an epoch is done, but the loop body is not. Saves that are due wait for its end.
     """
 
@@ -50,6 +52,7 @@ class SaveSchedule:
         self._at, self._done = time.monotonic(), 0
         self._put_off: dict[str, None] = {}  # reasons, in their order
         self.saved, self.waits = -1, False
+        self.stays: Callable[[], bool] = lambda: False
 
     def goes_on(self, step: int, pace: SaveInterval | None, *, saved: bool) -> None:
         """Training begins at this step, which is saved already, or is the beginning of the run."""
@@ -148,8 +151,14 @@ class SaveSchedule:
         self._agreement.answer()
 
     def _park(self) -> None:
-        """Report the save, and wait: the agent ends this process, and starts a new one if it is needed."""
+        """Report the save, and wait: the agent ends this process, and starts a new one if it is needed.
+
+        Raises:
+            LeaveGeneration: this process goes on in the next generation.
+        """
         self._heartbeat.parked()
+        if self.stays():
+            raise LeaveGeneration
         if threading.current_thread() is threading.main_thread():
             # A framework's handler may wait for the end of a step, and no step follows.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -32,6 +32,7 @@ from airflow_elastic.runtime.session.resume import Resume
 from airflow_elastic.runtime.session.save_interval import SaveInterval
 from airflow_elastic.runtime.session.save_schedule import BEST, PHASE, SaveSchedule
 from airflow_elastic.runtime.session.scratch import Scratch
+from airflow_elastic.runtime.session.train import Stay, Train
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed
 from airflow_elastic.spec.errors import InvalidInput
@@ -41,7 +42,7 @@ from airflow_elastic.spec.training.early_stop import EarlyStop
 log = logging.getLogger(__name__)
 
 
-class Session(PhaseLoop, ModelChanges, Scratch):
+class Session(PhaseLoop, ModelChanges, Scratch, Train):
     """One rank of a run.
 
     Attributes:
@@ -57,19 +58,25 @@ class Session(PhaseLoop, ModelChanges, Scratch):
     def __init__(
         self, surroundings: RankEnvironment, *, total_steps: int | None, backend: str | None, timeout: float
     ) -> None:
+        self._stage: StagingArea | None = None
+        self._stay, self._given = Stay(), (total_steps, backend, timeout)
+        self._begin(surroundings)
+
+    def _begin(self, surroundings: RankEnvironment) -> None:
+        """Join the other ranks. With `train` that is done again for each generation."""
+        total_steps, backend, timeout = self._given
         self.rank, self.local_rank = surroundings.rank, surroundings.local_rank
         self.world_size, self.attempt = surroundings.world_size, surroundings.attempt
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", self.local_rank) if cuda else torch.device("cpu")
         self.origin: Origin | None = surroundings.origin
-        self._steps = 0
         self._ranks = join(self.rank, self.world_size, self.device, backend, timeout)
         self._policy = surroundings.checkpoint or CheckpointPolicy()
         self._heartbeat = Heartbeat(surroundings, total_steps)
         accounts = self._policy.account_samples
         self._accountant = Accountant(surroundings, self._heartbeat.words) if accounts else None
         self._feed = DataShare(self._ranks, self._accountant, self._expect)
-        stage = StagingArea.found(self.local_rank)
+        self._stage = stage = StagingArea.found(self.local_rank, self._stage)
         self._restorer = Restorer.of(surroundings, self._ranks, stage, self._heartbeat.restoring)
         if self._restorer is not None:
             self._restorer.look()
@@ -82,6 +89,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)
         self._objects: Stateful | None = None
         self._saves = SaveSchedule(self._ranks, self._heartbeat, self._policy, self._write, self.settle)
+        self._saves.stays = lambda: self._can_leave
         self._averaging: LocalSGD | None = None
         self._metrics: dict[str, float] = {}  # the script's newest metrics, for the manifest
         self._notes: dict[str, Any] = {}
@@ -154,11 +162,13 @@ class Session(PhaseLoop, ModelChanges, Scratch):
         left = frozenset(name for name, other in others.items() if other is None)
         kept = {name: per_rank_if_needed(one, self._ranks) for name, one in others.items() if one is not None}
         more = {**kept, ORDER: self._feed}
+        self._restores(model)
         self._objects = rebuilt(model, optimizers, more, left, rebuild, self._resume.facts)
         self._heartbeat.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
         manifest, progress = self._resume.load(self._objects), self._progress
+        self._check_begins(model, restored=manifest is not None)
         if self._saver is not None and not progress.passes:
             self._saver.check_memory(self._objects)
         if manifest is not None and not progress.passes:
@@ -294,6 +304,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
             loss: shown in the progress. It is read at most once a second, and from a GPU without a wait.
             metrics: other numbers to show in the progress.
         """
+        self._check_stays()
         self._resume.begin()
         self._progress.stepped()
         step = self._progress.steps
@@ -345,6 +356,7 @@ class Session(PhaseLoop, ModelChanges, Scratch):
     def _write(self, reason: str) -> bool:
         if self._saver is None or self._objects is None:
             return False
+        self._check_stays()
         with self._heartbeat.saving():
             progress = self._progress
             metrics = self._metrics if self._loss is None else {"loss": self._loss, **self._metrics}

@@ -8,7 +8,7 @@ kills itself, in the first attempt; --die-late: all fail once they have finished
 of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each of its steps
 consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
 --sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU; --backend NAME: torch's (two ranks on one GPU need gloo);
---verbose: logs what is only of interest.
+--verbose: logs what is only of interest; --stay: calls the training by `run.train`.
 """
 
 import argparse
@@ -44,6 +44,7 @@ parser.add_argument("--verbose", action="store_true")
 parser.add_argument("--out")
 parser.add_argument("--sample-seconds", type=float, default=0.0)
 parser.add_argument("--samples")
+parser.add_argument("--stay", action="store_true")
 options = parser.parse_args()
 if options.verbose:
     logging.basicConfig(level=logging.INFO)
@@ -60,62 +61,69 @@ class Lag(torch.nn.Module):
 torch.set_num_threads(1)
 run = elastic.init(backend=options.backend)
 device = run.device if options.gpu else torch.device("cpu")
-torch.manual_seed(100 + run.rank)
-data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
-torch.manual_seed(7)
-width = options.width
-first, last = torch.nn.Linear(8, width), torch.nn.Linear(width, 1)
-model = torch.nn.Sequential(first, torch.nn.Dropout(0.1), Lag(), last).to(device)
-torch.manual_seed(100 + run.rank)
-if options.sharded:
-    fully_shard(first)
-    fully_shard(model)
-elif run.world_size > 1:
-    model = DistributedDataParallel(model)
-decaying = {"params": [first.weight], "weight_decay": 0.01}
-adam = torch.optim.AdamW([decaying, {"params": [first.bias], "weight_decay": 0.0}], lr=options.lr / 5)
-sgd = torch.optim.SGD(last.parameters(), lr=options.lr, momentum=0.9)
-schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.9)
-# So large that the first step overflows; a power of two, so that it changes no bit of any other.
-scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, backoff_factor=2.0**-100)
-from_step = run.restore(model, adam, sgd, schedule=schedule, scaler=scaler)
-loss = torch.zeros(())  # an attempt may begin at the very end
-print("from step", from_step, "of", run.world_size, "ranks", flush=True)
-for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
-    x = x.to(device)
-    loss = run.weight * ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
-    scaler.scale(loss).backward()
-    for optimizer in (adam, sgd):
-        scaler.step(optimizer)
-        optimizer.zero_grad()
-    scaler.update()
-    schedule.step()
-    time.sleep(options.step_seconds + options.sample_seconds * len(x))
-    if run.steps + 1 == options.fail_at:
-        raise ValueError(f"a bad batch before step {options.fail_at}")
-    if run.steps + 1 == options.die_at and run.attempt == 1 and run.rank == run.world_size - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    hang = run.steps + 1 == options.hang_at and run.attempt == 1 and options.hang_rank in (None, run.rank)
-    if hang or (options.hang_again and run.attempt == 2):
-        while True:
-            signal.pause()
-    if options.samples and run.weight > 0:
-        name = f"{options.samples}/a{run.attempt}-g{os.environ.get('AIRFLOW_ELASTIC_GENERATION')}-r{run.rank}"
-        with open(name, "a") as file:
-            file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
-    run.step(loss)
-if options.out:
-    kept = [kept for one in (adam, sgd) for state in one.state.values() for kept in state.values()]
-    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *kept]]
-    found = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in whole))
-    if options.gpu:
-        found.update(torch.cuda.get_rng_state().numpy().tobytes())
-    found.update(
-        torch.get_rng_state().numpy().tobytes() + repr([schedule.state_dict(), scaler.state_dict()]).encode()
-    )
-    if run.rank == 0:
-        with open(options.out, "w") as file:
-            file.write(found.hexdigest())
-run.finish(loss=float(loss.detach()))
+
+
+def training():
+    torch.manual_seed(100 + run.rank)
+    data = torch.utils.data.TensorDataset(torch.arange(640).float().reshape(-1, 1).repeat(1, 8) / 640)
+    torch.manual_seed(7)
+    width = options.width
+    first, last = torch.nn.Linear(8, width), torch.nn.Linear(width, 1)
+    model = torch.nn.Sequential(first, torch.nn.Dropout(0.1), Lag(), last).to(device)
+    torch.manual_seed(100 + run.rank)
+    if options.sharded:
+        fully_shard(first)
+        fully_shard(model)
+    elif run.world_size > 1:
+        model = DistributedDataParallel(model)
+    decaying = {"params": [first.weight], "weight_decay": 0.01}
+    adam = torch.optim.AdamW([decaying, {"params": [first.bias], "weight_decay": 0.0}], lr=options.lr / 5)
+    sgd = torch.optim.SGD(last.parameters(), lr=options.lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=10, gamma=0.9)
+    # So large that the first step overflows; a power of two, so that it changes no bit of any other.
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**127, backoff_factor=2.0**-100)
+    from_step = run.restore(model, adam, sgd, schedule=schedule, scaler=scaler)
+    loss = torch.zeros(())  # an attempt may begin at the very end
+    print("from step", from_step, "of", run.world_size, "ranks", flush=True)
+    for (x,) in run.loader(data, global_batch=64, epochs=options.epochs, seed=3):
+        x = x.to(device)
+        loss = run.weight * ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        scaler.scale(loss).backward()
+        for optimizer in (adam, sgd):
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        schedule.step()
+        time.sleep(options.step_seconds + options.sample_seconds * len(x))
+        if run.steps + 1 == options.fail_at:
+            raise ValueError(f"a bad batch before step {options.fail_at}")
+        if run.steps + 1 == options.die_at and run.attempt == 1 and run.rank == run.world_size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        hang = run.steps + 1 == options.hang_at and run.attempt == 1 and options.hang_rank in (None, run.rank)
+        if hang or (options.hang_again and run.attempt == 2):
+            while True:
+                signal.pause()
+        if options.samples and run.weight > 0:
+            name = f"{options.samples}/a{run.attempt}-g{os.environ.get('AIRFLOW_ELASTIC_GENERATION')}-r{run.rank}"
+            with open(name, "a") as file:
+                file.write(f"{run.steps + 1} {' '.join(str(round(float(v) * 640)) for v in x[:, 0])}\n")
+        run.step(loss)
+    if options.out:
+        kept = [kept for one in (adam, sgd) for state in one.state.values() for kept in state.values()]
+        whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in [*model.parameters(), *kept]]
+        found = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in whole))
+        if options.gpu:
+            found.update(torch.cuda.get_rng_state().numpy().tobytes())
+        found.update(
+            torch.get_rng_state().numpy().tobytes()
+            + repr([schedule.state_dict(), scaler.state_dict()]).encode()
+        )
+        if run.rank == 0:
+            with open(options.out, "w") as file:
+                file.write(found.hexdigest())
+    run.finish(loss=float(loss.detach()))
+
+
+(run.train if options.stay else lambda function: function())(training)
 if options.die_late:
     raise SystemExit(3)

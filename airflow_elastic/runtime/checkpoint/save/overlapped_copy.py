@@ -110,8 +110,11 @@ class OverlappedCopy:
             )
 
 
-def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bool:
-    """Make each of these optimizers call `wait` before its step. Returns False if one has no hooks for that."""
+def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> list[Any] | None:
+    """Make each of these optimizers call `wait` before its step. Returns handles that end it.
+
+    None if one has no hooks for that.
+    """
 
     def before(*_: Any) -> None:
         wait()
@@ -119,10 +122,8 @@ def wait_before_steps(optimizers: Iterable[Any], wait: Callable[[], None]) -> bo
     inner = [each for optimizer in optimizers for each in innermost(optimizer)]
     # An optimizer that does not call torch's `__init__` has no hooks.
     if not all(hasattr(optimizer, "_optimizer_step_pre_hooks") for optimizer in inner):
-        return False
-    for optimizer in inner:
-        optimizer.register_step_pre_hook(before)
-    return True
+        return None
+    return [optimizer.register_step_pre_hook(before) for optimizer in inner]
 
 
 @cache  # torch has a few streams, and hands out each of them several times: a new one might be busy

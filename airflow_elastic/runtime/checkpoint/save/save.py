@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ from airflow_elastic.runtime.tiers.shared_memory import COUNT, DISK, IN_BETWEEN,
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.checkpoints.sample_records import Account
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +178,7 @@ class Saver:
         self._for_disk: list[int] = []  # the newest steps that the disk will get
         self._policy, self._overlap = policy, policy.overlap
         self._copying: OverlappedCopy | None = None
+        self._hooks: list[Any] = []
 
     def save(
         self,
@@ -258,9 +259,19 @@ class Saver:
 
     def attend(self, optimizers: Iterable[Any]) -> None:
         """If copies overlap with training, make the steps of these optimizers wait for them."""
-        if self._overlap and not wait_before_steps(optimizers, self._settle):
+        if self._overlap and (hooks := wait_before_steps(optimizers, self._settle)) is not None:
+            self._hooks += hooks
+        elif self._overlap:
             log.warning("checkpoint.overlap needs optimizers of torch.optim: training waits for each copy")
             self._overlap = False
+
+    def abandon(self) -> None:
+        """This rank leaves its generation: finish or drop a copy that is running, and let go of the optimizers."""
+        with suppress(ElasticError):
+            self.join()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _check_alike(self, plan: Layout) -> None:
         """Raise InvalidInput if ranks have different tensors: no rank would write some of them.

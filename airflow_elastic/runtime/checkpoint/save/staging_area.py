@@ -81,14 +81,21 @@ class StagingArea:
         self.procs = len(slots)
 
     @classmethod
-    def found(cls, local_rank: int) -> StagingArea | None:
+    def found(cls, local_rank: int, former: StagingArea | None = None) -> StagingArea | None:
         """The slots that the environment names; None if no agent of airflow-elastic has started this process.
+
+        Args:
+            local_rank: of this rank.
+            former: those of the generation before in this process, if any: they stay mapped and pinned.
 
         Raises:
             InvalidInput: they cannot be opened.
         """
         if ENVIRONMENT not in os.environ:
             return None
+        if former is not None:
+            former.keeps = _keeps()
+            return former
         paths = json.loads(os.environ[ENVIRONMENT])
         try:
             return cls._opened(paths, local_rank)
@@ -102,8 +109,7 @@ class StagingArea:
     def _opened(cls, paths: dict[str, Any], local_rank: int) -> StagingArea:
         slots = [[StagingSlot.open(path) for path in each] for each in paths["slots"]]
         poke = os.open(paths["poke"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        keeps = os.environ.get(KEEPS)
-        return cls(slots, local_rank, poke, None if keeps is None else int(keeps))
+        return cls(slots, local_rank, poke, _keeps())
 
     def memory(self, generation: int, step: int, confirmed: Callable[[Memory], Memory]) -> Memory:
         """The entries of a checkpoint that this worker's agent still has in memory.
@@ -256,6 +262,11 @@ class StagingArea:
         others = sorted(free, key=lambda slot: (slot.age in spared.rather, slot.age or (-1, -1)))
         same = [slot for slot in self._slots if slot.age == mine]
         return next((slot for slot in (same or others if insist else [*same, *others]) if slot.hold()), None)
+
+
+def _keeps() -> int | None:
+    keeps = os.environ.get(KEEPS)
+    return None if keeps is None else int(keeps)
 
 
 def _note_down(index: Index, slot: StagingSlot, memory: Memory) -> None:

@@ -30,8 +30,15 @@ class ForwardTimer:
         self._events: tuple[Any, Any] | None = None  # torch.cuda has no types
         self._pending = False  # both events are recorded, and not read yet
         self._seconds, self._passes = 0.0, 0
-        inner.register_forward_pre_hook(self._before)
-        inner.register_forward_hook(self._after)
+        self._hooks = [
+            inner.register_forward_pre_hook(self._before),
+            inner.register_forward_hook(self._after),
+        ]
+
+    def end(self) -> None:
+        """Time no more passes."""
+        for hook in self._hooks:
+            hook.remove()
 
     def mean(self) -> float:
         """Mean seconds of a forward pass since the last call; 0.0 if none was timed."""

@@ -83,6 +83,13 @@ class Heartbeat:
         """Measure and report how long the forward pass of this model takes."""
         self._clock = ForwardTimer(model)
 
+    def unlisten(self) -> None:
+        """Let go of the model, and of the loss."""
+        self._loss, self._late = None, None
+        if self._clock is not None:
+            self._clock.end()
+            self._clock = None
+
     def expect(self, total_steps: int) -> None:
         """Report the planned number of steps, unless one is reported already."""
         self.words[shared_page.TOTAL_STEPS] = self.words[shared_page.TOTAL_STEPS] or float(total_steps)

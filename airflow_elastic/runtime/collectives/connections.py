@@ -1,0 +1,58 @@
+"""The TCP connections of this rank's process groups, so that another thread can cut them.
+
+A rank that leaves gloo's collectives must close its connections. Only then do its peers notice. Only then does a
+collective end that blocks this rank. `destroy_process_group` does not close them while anything refers to the group,
+which DDP does; and gloo has no abort.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import torch.distributed as dist
+
+#: Descriptors, with the sockets that they had.
+_OPENED: dict[int, str] = {}
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """Around the making of process groups: note the connections that are opened meanwhile."""
+    before = _sockets()
+    try:
+        yield
+    finally:
+        _OPENED.update({number: one for number, one in _sockets().items() if before.get(number) != one})
+
+
+def cut() -> None:
+    """Break all collectives of this rank, also those that its main thread is blocked in, and those of its peers."""
+    for group in [*dist.distributed_c10d._world.pg_map]:
+        with contextlib.suppress(Exception):  # NCCL: ends its kernels; gloo: does nothing
+            group.abort()
+    there = _sockets()
+    for number, name in _OPENED.items():
+        if there.get(number) == name:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+                # A listener must live: gloo ends the process when it cannot accept.
+                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    one.shutdown(socket.SHUT_RDWR)
+
+
+def forget_groups() -> None:
+    """Leave all process groups, so that new ones can be made. Nothing may wait for a peer here."""
+    _OPENED.clear()
+    if dist.is_initialized():
+        dist.distributed_c10d._abort_process_group()
+
+
+def _sockets() -> dict[int, str]:
+    found = {}
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if (name := os.readlink(f"/proc/self/fd/{entry}")).startswith("socket:"):
+                found[int(entry)] = name
+    return found
