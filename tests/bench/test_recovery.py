@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.bench.support.figures import count, heading, median, spread, verdict
-from tests.bench.support.recovery import KINDS, STAGES, Kill, recoveries, torchrun_restarts
+from tests.bench.support.recovery import (
+    KINDS,
+    STAGES,
+    Kill,
+    recoveries,
+    torchrun_restarts,
+    with_and_without_train,
+)
 
 
 def tell(kills: list[Kill], floors: list[float]) -> None:
@@ -45,6 +52,22 @@ async def test_kills(tmp_path: Path) -> None:
         f"  plain torchrun, one rank killed, restarted in place: came up in {len(up)} of {len(plain)} within 30 s"
     )
     print(f"    to the first new step, without a checkpoint {spread(up) if up else 'never'}", flush=True)
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(7200)
+async def test_ranks_that_stay(tmp_path: Path) -> None:
+    rounds = count("ROUNDS", 5)
+    heading(f"kill -9 of one rank, {rounds} times with run.train and without it: 2 workers of 1 rank")
+    kills, floors = await with_and_without_train(tmp_path, rounds)
+    print(f"    {'floor: start, import, load':32}{spread(floors)}")
+    for stay, text, goal in ((False, "without run.train", 0.15), (True, "with run.train", 0.1)):
+        after = [kill.stepping_after for kill in kills[stay]]
+        print(f"    {text:32}{spread(after)}")
+        verdict(f"{text}, over the floor", median(after) / median(floors), goal)
+    for stage, _ in STAGES:
+        columns = [median([kill.stages()[stage] for kill in kills[stay]]) * 1000 for stay in kills]
+        print(f"    {stage:34}{columns[0]:12.0f}{columns[1]:14.0f}", flush=True)
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def training(*arguments: str, **changes: Any) -> RunSpec:
     return RunSpec(**{**defaults, **changes})
 
 
-def plain(folder: Path, *words: str, ranks: int = 2) -> str:
+def plain(folder: Path, *words: str, ranks: int = 2, script: str = "train.py") -> str:
     """The state that ranks have at the end when nothing happens, as a digest: from plain torchrun, without us."""
     command = [
         sys.executable,
@@ -57,7 +57,7 @@ def plain(folder: Path, *words: str, ranks: int = 2) -> str:
         "--standalone",
         f"--nproc-per-node={ranks}",
     ]
-    command += [str(SCRIPTS / "train.py"), *words, f"--out={folder}/out"]
+    command += [str(SCRIPTS / script), *words, f"--out={folder}/out"]
     subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
     return (folder / "out").read_text()
 

@@ -1,4 +1,7 @@
-"""Trains without end, and writes down when it came how far: BENCH_MARKS/<attempt>-<pid>-<rank>.json."""
+"""Trains without end, and writes down when it came how far: BENCH_MARKS/<attempt>-<pid>-<rank>.json.
+
+With BENCH_STAY its process stays when another one is killed.
+"""
 
 from marks import mark, process_started, write
 
@@ -19,21 +22,30 @@ import airflow_elastic.runtime as elastic  # noqa: E402
 mark("all imported")
 run = elastic.init(total_steps=10**9)
 mark("ranks joined")
-model, optimizer = build()
-if run.world_size > 1:
-    model = DistributedDataParallel(model)
-mark("model built")
-run.restore(model, optimizer)
-mark("restored")
-x = torch.randn(8, 1024)
-first = True
-while True:
-    loss = model(x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    run.step(loss)
-    if first:
-        mark("first step")
-        write(Path(os.environ["BENCH_MARKS"], f"{run.attempt}-{os.getpid()}-{run.rank}.json"))
-        first = False
+
+
+def training():
+    model, optimizer = build()
+    if run.world_size > 1:
+        model = DistributedDataParallel(model)
+    mark("model built")
+    run.restore(model, optimizer)
+    mark("restored")
+    x = torch.randn(8, 1024)
+    first = True
+    while True:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.step(loss)
+        if first:
+            mark("first step")
+            write(Path(os.environ["BENCH_MARKS"], f"{run.attempt}-{os.getpid()}-{run.rank}.json"))
+            first = False
+
+
+if os.environ.get("BENCH_STAY"):
+    run.train(training)
+else:
+    training()

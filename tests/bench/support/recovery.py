@@ -103,7 +103,7 @@ class Moments(Observer):
 class Recovery:
     """A run that trains without end while its workers are killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stay: bool = False) -> None:
         self.uri, self.marks = folder / "run", folder / "marks"
         self.marks.mkdir(parents=True)
         self.spec = RunSpec(
@@ -111,7 +111,7 @@ class Recovery:
             workers=Workers(WORLD),
             checkpoint=CheckpointPolicy(every_seconds=1.0, keep_last=2),
             restart=RestartPolicy(backoff_limit=10_000),
-            env={"BENCH_MARKS": str(self.marks)},
+            env={"BENCH_MARKS": str(self.marks), **({"BENCH_STAY": "1"} if stay else {})},
         )
         self.store, self.engine = open_store(str(self.uri)), find_engine("local")
         self.moments = Moments()
@@ -237,6 +237,21 @@ def nodes_of(files: JobFiles) -> tuple[int, ...]:
     members = files.newest_members()
     assert members is not None
     return members.nodes
+
+
+async def with_and_without_train(folder: Path, rounds: int) -> tuple[dict[bool, list[Kill]], list[float]]:
+    """Kill one rank by turns, in a run with `run.train` (True) and in one without it, and measure the floor."""
+    done: dict[bool, list[Kill]] = {False: [], True: []}
+    floors: list[float] = []
+    for _ in range(rounds):
+        for stay, kills in done.items():
+            async with Recovery(folder / f"{len(floors)}-{stay}", stay=stay) as recovery:
+                await recovery.up()
+                await recovery.checkpoint()
+                kills.append(await recovery.kill("rank"))
+                if stay:
+                    floors.append(recovery.floor())
+    return done, floors
 
 
 async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill], list[float]]:

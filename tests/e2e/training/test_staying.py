@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.state import FailureKind
+from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, Workers
-from tests.support.driving import Driven, driving, left_over, plain, training
+from tests.support.driving import SCRIPTS, Driven, driving, left_over, plain, training
 from tests.support.machine import leaks
 
 
@@ -87,6 +89,34 @@ async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path, undisturbed: 
         assert after[1] != before[1]
         state = await driven.end()
     assert state.outcome == "succeeded", state.reason
+
+
+async def test_what_is_made_before_stays_and_each_function_is_called_again(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    undisturbed = plain(tmp_path / "plain", script="stays.py")
+    command = (str(SCRIPTS / "stays.py"), "--step-seconds=0.1", f"--out={tmp_path}/out")
+    async with driving(tmp_path / "run", training(command=command)) as driven:
+        await driven.until(lambda: driven.step_now >= 40, "step 40")  # of the second function
+        driven.kill_rank(1)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    assert (tmp_path / "out").read_text() == undisturbed
+    first, second = (calls(tmp_path / "run", generation) for generation in (1, 2))
+    assert [call for call, _ in first + second] == [
+        "first: call 1",
+        "second: call 1",
+        "first: call 2",
+        "second: call 2",
+    ]
+    assert len({where for _, where in first + second}) == 1  # the same process, and the same model
+
+
+def calls(uri: Path, generation: int) -> list[list[str]]:
+    """What rank 0 has printed about its calls: the call, and the process with its model."""
+    store = open_store(f"{uri}")
+    log = store.local_path(layout.attempt_logs(generation) + layout.rank_log(generation, 0))
+    assert log is not None
+    return [line.split(" in ") for line in log.read_text().splitlines() if ": call " in line]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""`run.train` without an agent, and when a process begins too often."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed import DistBackendError
+
+import airflow_elastic.runtime as elastic
+from airflow_elastic.runtime.session.train import TRIES, _is_of_peers
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "AIRFLOW_ELASTIC_RANK_FILES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_an_agent_the_function_is_called_once() -> None:
+    run = elastic.init()
+    assert run.train(lambda a, b: (a, b), 1, b=2) == (1, 2)
+
+
+def test_its_error_passes() -> None:
+    with pytest.raises(ValueError, match="mine"):
+        elastic.init().train(int, "mine")
+
+
+def test_a_process_gives_up_after_tries_without_a_step() -> None:
+    run = elastic.init()
+    found = [run._hinders() for _ in range(TRIES + 1)]
+    assert found[:TRIES] == [None] * TRIES
+    assert "no new step" in (found[TRIES] or "")
+
+
+def test_a_trained_model_from_outside_needs_a_checkpoint() -> None:
+    run, model = elastic.init(), torch.nn.Linear(1, 1)
+    run.restore(model)
+    assert "there is no checkpoint yet" in (run._hinders() or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:1"), True),
+        (DistBackendError("NCCL communicator was aborted on rank 0."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ConnectionResetError("Connection reset by peer"), False),
+        (ValueError("a bad batch"), False),
+    ],
+)
+def test_which_errors_are_of_peers(error: Exception, expected: bool) -> None:
+    assert _is_of_peers(error) is expected
