@@ -84,6 +84,8 @@ class Session(PhaseLoop, ModelChanges, Scratch, Train):
         self._announced = False
         self._loss: torch.Tensor | float | None = None
         self.is_reported = stage is not None
+        if stage is not None:
+            stage.is_aborted = lambda: self._must_leave
         if stage is not None and not surroundings.evaluation:
             words, number = self._heartbeat.words, surroundings.generation
             self._saver = Saver(self._ranks, generation=number, stage=stage, words=words, policy=self._policy)

@@ -128,8 +128,12 @@ class Train:
 
     def _check_stays(self) -> None:
         """End the function if this rank has the order to leave."""
-        if self._stay.link is not None and self._stay.link.leaving:
+        if self._must_leave:
             raise LeaveGeneration
+
+    @property
+    def _must_leave(self) -> bool:
+        return self._stay.link is not None and self._stay.link.leaving
 
     @property
     def _can_leave(self) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import OverlappedCopy
 from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
 from airflow_elastic.runtime.checkpoint.tensors.pinned_memory import may_pin_beside_training, pin
+from airflow_elastic.runtime.staying.agent_link import LeaveGeneration
 from airflow_elastic.runtime.tiers.shared_memory import (
     COUNT,
     ENVIRONMENT,
@@ -79,6 +80,8 @@ class StagingArea:
         self.keeps = keeps
         self._everybodys, self._slots, self._poke = slots, slots[local_rank], poke
         self.procs = len(slots)
+        #: Whether collectives were aborted. Then what a GPU computes from them is not valid.
+        self.is_aborted: Callable[[], bool] = lambda: False
 
     @classmethod
     def found(cls, local_rank: int, former: StagingArea | None = None) -> StagingArea | None:
@@ -188,6 +191,8 @@ class StagingArea:
         slot = self._free(note, spare, waiting)
         try:
             layout.copy_into(self._room(slot, layout))
+            if layout.gpus and self.is_aborted():
+                raise LeaveGeneration
             slot.finish(layout.total_bytes, replace(note, metrics=numbers.finite()))
         finally:
             slot.release()
@@ -212,7 +217,7 @@ class StagingArea:
 
         def finish(whole: bool) -> None:
             try:
-                if whole:
+                if whole and not (layout.gpus and self.is_aborted()):
                     slot.finish(size, replace(note, metrics=numbers.finite()))
             finally:
                 slot.release()
