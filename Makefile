@@ -63,6 +63,7 @@ lock: setup ## regenerate requirements/*.txt from *.in and pyproject.toml (UPGRA
 	$(COMPILE) -c requirements/dev.txt requirements/dist.in -o requirements/dist.txt
 	$(COMPILE) -c requirements/dev.txt requirements/dlrover.in -o requirements/dlrover.txt
 	$(COMPILE) -c requirements/dev.txt requirements/docs.in -o requirements/docs.txt
+	$(COMPILE) requirements/goodput.in -o requirements/goodput.txt
 
 # These two need no .venv: what builds and checks is in an environment of its own, without torch.
 DIST_PY := build/dist-env/bin/python
@@ -85,7 +86,7 @@ image-trainer image-airflow: image-%: dist
 	  --label org.opencontainers.image.version=$(VERSION) $(ARGS) .
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .dlrover .docs .demo .setup.lock site dist build .hypothesis
+	rm -rf .venv .dlrover .docs .goodput .demo .setup.lock site dist build .hypothesis
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .screenshots
 	rm -rf airflow_elastic/web/static airflow_elastic/web/ui/node_modules
 	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
