@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import airflow_elastic
 from airflow_elastic.adapters import plugins
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.errors import Problem, SpecError
@@ -18,6 +20,10 @@ GROUP = "airflow_elastic.launchers"
 
 #: For modules that are not the user's own: with `-P` none of them is imported from the run's working folder.
 BY_NAME = ("-P", "-m")
+
+#: Starts a rank, by its path: the folder that the run is started in could have another module of its name, which `-m`
+#: would import.
+START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "rank" / "start_rank.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Launcher:
         elastic: whether workers may join and leave a live attempt.
         fork_server: for an elastic launcher, renders the command of a process, with this interpreter, that imports
             ahead what ranks need, and is forked for each rank. Its last argument, added to the command, is the
-            descriptor of a socket: `runtime/rank/forked.py` has the protocol. An empty list if ranks need a new
+            descriptor of a socket: `runtime/forks/server.py` has the protocol. An empty list if ranks need a new
             process. None for a launcher without one.
         check: raises SpecError for specifications that the launcher cannot carry out.
         options: a dataclass that `launcher_options` are decoded into; None for a launcher without options.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import airflow_elastic
-from airflow_elastic.launchers.api import BY_NAME, Launcher, Place, module_or_script
+from airflow_elastic.launchers.api import BY_NAME, START_RANK, Launcher, Place, module_or_script
 from airflow_elastic.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -38,13 +36,9 @@ class TorchrunOptions:
     spares: bool = True
 
 
-# By its path: the folder that the run is started in could have another module of this name, which `-m` would import.
-_START_RANK = str(Path(airflow_elastic.__file__).parent / "runtime" / "rank" / "start_rank.py")
-
-
 def _rank_command(spec: RunSpec, place: Place) -> list[str]:
     # Our own entry point: it keeps the traceback of a failing rank, and does nothing else. torchrun passes -u, too.
-    return [place.python, "-u", _START_RANK, "--", *spec.command]
+    return [place.python, "-u", START_RANK, "--", *spec.command]
 
 
 def _fork_server_command(spec: RunSpec, python: str) -> list[str]:
@@ -52,7 +46,7 @@ def _fork_server_command(spec: RunSpec, python: str) -> list[str]:
     script = spec.command[0]
     of_python = script == "-m" or script.endswith(".py")
     forks = options.start is Start.FORK and options.spares
-    return [python, "-u", _START_RANK, "--fork-server"] if forks and of_python else []
+    return [python, "-u", START_RANK, "--fork-server"] if forks and of_python else []
 
 
 def _torchrun(spec: RunSpec, place: Place) -> list[str]:

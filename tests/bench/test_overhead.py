@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.adapters.host import processes as linux
-from airflow_elastic.runtime.rank.forked import WAITING
+from airflow_elastic.runtime.forks.server import WAITING
 from tests.bench.support.figures import count, heading, interval, spread, verdict
 
 SCRIPT = Path(__file__).parent / "scripts/pace.py"

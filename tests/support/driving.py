@@ -24,7 +24,7 @@ from airflow_elastic.core.event_sentences import waiting
 from airflow_elastic.core.state import RunState
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files, state_folder
-from airflow_elastic.runtime.rank.forked import WAITING
+from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import ElasticError
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers

@@ -21,13 +21,14 @@ from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.host.environment import with_room
 from airflow_elastic.engines.local import host
-from airflow_elastic.launchers.api import BY_NAME
-from tests.support.forked.server import early
+from airflow_elastic.launchers.api import START_RANK
+from airflow_elastic.launchers.read_early import read_early
 
 _ZYGOTE = Path(__file__).parent / "forked" / "zygote.py"
 
-_HOST = [sys.executable, *BY_NAME, "airflow_elastic.runtime.agent.node_host"]
+_HOST = [sys.executable, "-u", START_RANK, "--node-host"]
 
 #: What processes have of environment at most: it is kept free for them. The kernel takes no longer word.
 _ROOM = 100_000
@@ -41,7 +42,7 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", str(_ZYGOTE), str(theirs.fileno())],
-                env={**environment, "OMP_NUM_THREADS": "1", "ROOM": "x" * _ROOM},
+                env=with_room({**environment, "OMP_NUM_THREADS": "1"}, _ROOM),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -86,13 +87,22 @@ class Zygotes:
             self._made.popitem()[1].close()
 
     def _one_of(self, environment: Mapping[str, str]) -> Zygote:
-        key = json.dumps(early(environment))
+        early = _early(environment)
+        key = json.dumps(early)
         if key not in self._made:
             while len(self._made) > 1:
                 self._made.popitem()[1].close()
             # It is of no run, whose processes are known by their environment.
-            self._made[key] = Zygote({**os.environ, **early(environment)})
+            self._made[key] = Zygote({**os.environ, **early})
         return self._made[key]
+
+
+def _early(environment: Mapping[str, str]) -> dict[str, str]:
+    """What must be there before torch is imported; the number of threads can be changed (`forked/server.py`)."""
+    found = read_early(environment, os.getcwd())
+    found.pop("OMP_NUM_THREADS", None)
+    doom = {name: value for name, value in environment.items() if name == "ELASTIC_TEST_DOOM"}
+    return {**found, **doom}
 
 
 @contextlib.contextmanager

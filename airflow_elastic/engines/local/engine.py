@@ -137,7 +137,9 @@ class LocalEngine:
         self._ensure_host(job)
 
     def _ensure_host(self, job: Job) -> None:
-        _host(job).ensure(job.spec, _python(job.spec), self._environment)
+        members = job_files(job).newest_members()
+        workers = len(members.nodes) if members else job.workers
+        _host(job).ensure(job.spec, _python(job.spec), self._environment, workers)
 
     def watch(self, job: Job) -> AsyncIterator[JobStatus]:
         """Snapshots from the agents' pidfds and result files; a dead worker is seen within milliseconds."""

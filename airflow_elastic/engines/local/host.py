@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host import processes
+from airflow_elastic.adapters.host.environment import with_room
 from airflow_elastic.adapters.host.processes import Process
 from airflow_elastic.adapters.plugins import how_to_install
 from airflow_elastic.adapters.records.job_files import JobFiles
-from airflow_elastic.launchers.api import BY_NAME
+from airflow_elastic.launchers.api import START_RANK
+from airflow_elastic.launchers.read_early import before_import
 from airflow_elastic.spec.errors import EngineError, SubmitRefused
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 RUN_MARK = "AIRFLOW_ELASTIC_LOCAL_RUN"
 
 PIPE = "host.pipe"
+
+#: Ranks have variables that their host has not, of about so many bytes.
+_ROOM_BYTES = 16_000
 
 _LACKING = re.compile(r"No module named '?[\w.]+'?")
 
@@ -51,10 +56,17 @@ class NodeHost:
         found = JobFiles(self.state).read("host.json", Process)
         return found if found and found.alive else None
 
-    def ensure(self, spec: RunSpec, python: str, environment: Mapping[str, str]) -> None:
-        """Make sure that a host runs, with `environment` added to its own; and let it look for workers to start."""
+    def ensure(self, spec: RunSpec, python: str, environment: Mapping[str, str], workers: int) -> None:
+        """Make sure that a host runs, and let it look for workers to start.
+
+        Args:
+            spec: the run.
+            python: the interpreter of its workers.
+            environment: added to the host's own.
+            workers: how many workers there are. Ranks are forked from a process that knows their number of threads.
+        """
         if self.process() is None:
-            self._start(spec, python, environment)
+            self._start(spec, python, {**before_import(spec, workers), **environment})
         self.poke()
 
     def poke(self) -> None:
@@ -85,7 +97,8 @@ class NodeHost:
         self.state.mkdir(parents=True, exist_ok=True)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS_OWN)}
         environment = {**inherited, **more, **secrets(spec, os.environ), RUN_MARK: str(self.state)}
-        command = [python, *BY_NAME, "airflow_elastic.runtime.agent.node_host", str(self.state)]
+        room = _ROOM_BYTES + sum(len(name) + len(value) for name, value in spec.env.items())
+        command = [python, "-u", START_RANK, "--node-host", str(self.state)]
         try:
             with (self.state / "host.log").open("ab") as log:
                 # In a session of its own, so training survives the end of the terminal or the triggerer. It goes to the
@@ -95,7 +108,7 @@ class NodeHost:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=environment,
+                    env=with_room(environment, room),
                     start_new_session=True,
                     check=True,
                 )

@@ -41,16 +41,24 @@ from airflow_elastic.spec.status import RankError
 if TYPE_CHECKING:
     from types import FrameType
 
+    from airflow_elastic.runtime.forks.server import Server
 
-def run_agent(files: JobFiles, index: int) -> None:
-    """Run the agent of the local engine's worker `index`, unless it had an agent already or the job is closed."""
+
+def run_agent(files: JobFiles, index: int, inherited: Server | None = None) -> None:
+    """Run the agent of the local engine's worker `index`, unless it had an agent already or the job is closed.
+
+    Args:
+        files: the job's folder.
+        index: number of the worker.
+        inherited: a fork server that was forked with this process, if there is one.
+    """
     record = files.record
     me = Process.of(os.getpid())
     if record is None or me is None or not files.create(f"node-{index}/agent.json", me) or files.closed:
         return
     _log_to(files, index)
     node = Worker(files, record, index, open_store(record.run_uri))
-    server = ForkServer(node)
+    server = ForkServer(node, inherited)
     server.begin()
     reporter = Reporter(node, FolderChannel(node))
     write = partial(files.write, f"node-{index}/result.json")

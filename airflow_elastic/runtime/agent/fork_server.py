@@ -1,32 +1,36 @@
-"""The fork server of a worker: a process that has imported torch once, and is forked for each of the worker's ranks.
+"""Forks the ranks of a worker, from its fork server: a process that has imported torch once.
 
 Most of the time that a rank needs to start goes into importing torch, and the modules that torch imports with its first
 optimizer. A forked rank begins with the script, and shares the memory of these imports with the other ranks.
 
-The server is an ordinary child of the agent (`runtime/rank/forked.py`). It ends with the agent, because its socket ends
-then. It is optional: without it, each rank starts in a new process, and imports torch itself.
+A server may have been forked with the agent (`node_host`). Otherwise the agent starts one (`forks/server.py`). It ends
+with the agent, because its socket ends then. It is optional: without it, each rank starts in a new process, and imports
+torch itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.host.environment import fits, with_room
 from airflow_elastic.adapters.host.memory import free_bytes
 from airflow_elastic.adapters.host.processes import readable, take_orphans
 from airflow_elastic.launchers import find_launcher
+from airflow_elastic.launchers.read_early import read_early
+from airflow_elastic.runtime.forks.child import Child
+from airflow_elastic.runtime.forks.server import Server
 from airflow_elastic.spec.errors import ElasticError
 
 if TYPE_CHECKING:
+    from airflow_elastic.adapters.records.job_files import JobRecord
     from airflow_elastic.runtime.agent.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -37,118 +41,87 @@ KEEP_BYTES, EACH_BYTES = 1 << 30, 1 << 29
 #: How long a fork may take, which needs some milliseconds.
 FORK_SECONDS = 60.0
 
-_GONE_SECONDS = 1.0
-
 #: How often the agent looks for orders while the server imports.
 _LOOK_SECONDS = 0.25
 
-
-class ForkedRank:
-    """A rank that the server has forked. It is a child of the agent, as its parent has ended: see `man 2 prctl`.
-
-    Attributes:
-        pid: its process id, which is that of its process group, too.
-        returncode: how it has ended, negative for a signal; None while it runs, as far as anybody has looked.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, seconds: float) -> int:
-        """Wait for its end. Raises subprocess.TimeoutExpired."""
-        if self.poll() is None:
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                readable(descriptor, seconds)
-            finally:
-                os.close(descriptor)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(f"rank with process {self.pid}", seconds)
-        return code
-
-    def reap(self) -> bool:
-        """Once it has ended, reap the processes that it has left to the agent. Returns whether none of them lives."""
-        if self.returncode is None:
-            return False
-        try:
-            while os.waitpid(-self.pid, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        return False
+#: A rank's environment is larger than its server's, by about so many bytes.
+_ROOM_BYTES = 8_000
 
 
-def _is_child(pid: int) -> bool:
-    """Whether a process is this one's child. If it is not, nobody learns how it ends, and it is killed."""
-    try:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        log.warning("process %d is not a child of its agent, and is killed", pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        return False
-    return True
+def server_command(record: JobRecord) -> list[str]:
+    """The command of a fork server for this job, without the descriptor; an empty list if ranks are not forked."""
+    launcher = find_launcher(record.spec.launcher)
+    return launcher.fork_server(record.spec, record.python) if launcher.fork_server else []
 
 
 class ForkServer:
-    """The fork server of one worker. Raises no errors: a rank will run into the same problem, and report it.
+    """The fork servers of one worker. Raises no errors: a rank will run into the same problem, and report it.
+
+    What a server has read of its environment while it imported torch must be what the rank would read. If not, it is
+    not used, and another one is started: after a scale step, ranks may have another OMP_NUM_THREADS.
 
     Args:
         node: the worker. Its process must not have changed to the run's working folder yet.
+        inherited: a server that was forked with the agent, if there is one.
     """
 
-    def __init__(self, node: Worker) -> None:
-        self._node = node
+    def __init__(self, node: Worker, inherited: Server | None = None) -> None:
+        self._node, self._inherited = node, inherited
         self._folder = os.path.abspath(node.record.spec.working_dir or ".")
-        self._server: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._ready = False
-        self._ranks: list[ForkedRank] = []
+        self._server: Server | None = None
+        self._ranks: list[Child] = []
 
-    def begin(self) -> None:
-        """Start it, unless it lives, or there is no memory for it."""
-        if self._server is not None and self._server.poll() is None:
-            return
-        self.end()
+    def begin(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it, unless it lives, or there is no memory for it.
+
+        Args:
+            environment: of the ranks; by default as it will be if no worker comes or goes.
+        """
+        try:
+            environment = environment or {**os.environ, **self._node.environment()}
+            if not self._suits(self._server, environment):
+                self._drop()
+                self._server = self._inherited if self._suits(self._inherited, environment) else None
+                self._server = self._server or self._started(environment)
+        except (OSError, ElasticError) as error:
+            log.info("each rank imports torch itself: %s", error)
+        if self._server is not None:
+            take_orphans()  # ranks, when the process that has forked them ends
+
+    def _suits(self, server: Server | None, environment: Mapping[str, str]) -> bool:
+        return (
+            server is not None
+            and server.process.poll() is None
+            and server.early == read_early(environment, self._folder)
+            # The memory that shows an environment to others has a size of its own in each process.
+            and (server is not self._inherited or fits(environment))
+        )
+
+    def _started(self, environment: Mapping[str, str]) -> Server | None:
         free = free_bytes()
         if free is not None and free < KEEP_BYTES + EACH_BYTES * self._node.neighbours:
             log.info("only %.3g GB of memory are free: each rank imports torch itself", free / 1e9)
-            return
+            return None
+        if not (command := server_command(self._node.record)):
+            return None
         ours, theirs = socket.socketpair()
         try:
-            if command := self._command():
-                self._server = subprocess.Popen(
-                    [*command, str(theirs.fileno())],
-                    cwd=self._folder,
-                    env={**os.environ, **self._node.environment()},
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                self._socket = ours
-                take_orphans()  # ranks, when the process that has forked them ends
-        except (OSError, ElasticError) as error:
-            log.info("each rank imports torch itself: %s", error)
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                cwd=self._folder,
+                env=with_room(environment, _ROOM_BYTES),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
-            if self._socket is None:
-                ours.close()
-
-    def _command(self) -> list[str]:
-        spec = self._node.record.spec
-        launcher = find_launcher(spec.launcher)
-        return launcher.fork_server(spec, self._node.record.python) if launcher.fork_server else []
+        return Server(process, ours, read_early(environment, self._folder))
 
     def look(self) -> None:
         """Reap what ranks have left, and start another server if it has died.
@@ -156,11 +129,11 @@ class ForkServer:
         The kernel may have killed it for memory, which is no sign against a rank.
         """
         self._ranks = [rank for rank in self._ranks if not rank.reap()]
-        if self._server is not None and self._server.poll() is not None:
+        if self._server is not None and self._server.process.poll() is not None:
             self._node.count_kills()
             self.begin()
 
-    def fork(self, command: Sequence[str], environment: dict[str, str], output: Path) -> ForkedRank | None:
+    def fork(self, command: Sequence[str], environment: dict[str, str], output: Path) -> Child | None:
         """Start a rank. Waits until the server has imported torch.
 
         Args:
@@ -171,57 +144,66 @@ class ForkServer:
         Returns:
             The rank; None if there is no server, or it could not import or fork.
         """
+        if self._server is not None and self._server.early != read_early(environment, self._folder):
+            self.begin(environment)
         order = {"command": command, "environment": environment, "output": str(output), "folder": os.getcwd()}
+        server = self._server
+        if server is None or server.process.poll() is not None:
+            return None
         try:
-            if self._socket is None or not self._imported():
+            if not self._imported(server):
                 return None
-            self._socket.sendall(json.dumps(order).encode() + b"\n")
-            pid = self._answer(FORK_SECONDS)
+            server.socket.sendall(json.dumps(order).encode() + b"\n")
+            pid = self._answer(server, FORK_SECONDS)
         except OSError as error:
             pid = str(error)
         if not pid.isdigit():
             log.warning("the fork server did not fork (%s): ranks import torch themselves", pid or "it ended")
-            self.end()
+            server.end()  # `look` starts another one
             return None
-        if pid == "0" or not _is_child(int(pid)):
+        if pid == "0":
             return None
-        self._ranks.append(rank := ForkedRank(int(pid)))
+        rank = Child(int(pid))
+        if not rank.belongs():
+            log.warning("process %s was not a child of its agent, and has been killed", pid)
+            return None
+        self._ranks.append(rank)
         return rank
 
-    def _imported(self) -> bool:
+    def _imported(self, server: Server) -> bool:
         """Wait until the server has imported torch. Returns False if it could not."""
-        if not self._ready:
+        if not server.ready:
             began = time.monotonic()
-            answer = self._answer()
-            self._ready = answer == "ready"
-            if self._ready:
+            answer = self._answer(server)
+            server.ready = answer == "ready"
+            if server.ready:
                 log.info("the fork server is ready, after a wait of %.1f s", time.monotonic() - began)
             else:
                 log.info("each rank imports torch itself: the fork server %s", answer or "ended")
                 self.end()
-        return self._ready
+        return server.ready
 
-    def _answer(self, seconds: float = float("inf")) -> str:
+    def _answer(self, server: Server, seconds: float = float("inf")) -> str:
         """The next line of the server; "" if it has ended, or is too late, or the worker has to stop."""
-        if self._socket is None:
-            return ""
         said, until = b"", time.monotonic() + seconds
         while not said.endswith(b"\n"):
-            while not readable(self._socket.fileno(), _LOOK_SECONDS):
+            while not readable(server.socket.fileno(), _LOOK_SECONDS):
                 if self._node.stop_at is not None or time.monotonic() > until:
                     return ""
-            if not (byte := self._socket.recv(64)):
+            if not (byte := server.socket.recv(64)):
                 return ""
             said += byte
         return said.decode().strip()
 
+    def _drop(self) -> None:
+        """End the one that this agent has started."""
+        server, self._server = self._server, None
+        if server is not None and server is not self._inherited:
+            server.end()
+
     def end(self) -> None:
         """End it. Its ranks go on."""
-        server, self._server, self._ready = self._server, None, False
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if server is not None:
-            server.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(_GONE_SECONDS)
+        self._drop()
+        inherited, self._inherited = self._inherited, None
+        if inherited is not None:
+            inherited.end()

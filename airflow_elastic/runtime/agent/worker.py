@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from airflow_elastic.adapters.records.job_files import JobFiles, JobRecord, Memb
 from airflow_elastic.adapters.records.mailbox import CheckpointTrouble, Mailbox
 from airflow_elastic.adapters.records.reports import read_orders
 from airflow_elastic.adapters.storage.store import Store
+from airflow_elastic.launchers.read_early import threads
 from airflow_elastic.runtime.agent.reporting.evidence import rank_error
 from airflow_elastic.runtime.agent.reporting.memory_shortage import MemoryShortage
 from airflow_elastic.runtime.staying.rank_links import RankLinks, StayingRank
@@ -146,9 +146,9 @@ class Worker:
         user = self.store.local_path("user")
         if user is not None:
             user.mkdir(parents=True, exist_ok=True)
-        threads = max(1, (os.cpu_count() or 1) // (self.neighbours * spec.workers.procs))
+        count = threads(self.neighbours * spec.workers.procs)
         return {
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(count),
             **spec.env,
             **from_files,
             **self.slots.environment(),
@@ -159,7 +159,7 @@ class Worker:
             "AIRFLOW_ELASTIC_GENERATION": str(self.generation),
             "AIRFLOW_ELASTIC_JOB": record.name,
             "AIRFLOW_ELASTIC_WORKER": f"node-{self.index}",
-            "AIRFLOW_ELASTIC_PROCESSORS": str(threads),
+            "AIRFLOW_ELASTIC_PROCESSORS": str(count),
             "AIRFLOW_ELASTIC_RANK_FILES": str(self.rank_files),
             "AIRFLOW_ELASTIC_CHECKPOINT": json.dumps(encode(spec.checkpoint)),
             **({"AIRFLOW_ELASTIC_ORIGIN": json.dumps(encode(record.origin))} if record.origin else {}),

@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host.processes import be_called
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> None:
-    """Run the script, module or program in the arguments. With --fork-server, a forked process does.
+    """Run the script, module or program in the arguments. With --fork-server and --node-host, forked processes do.
 
     Args:
         arguments: of `start_rank.py`.
@@ -31,9 +32,13 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
         path: see `main_module.run`.
     """
     if arguments[:1] == ["--fork-server"]:
-        from airflow_elastic.runtime.rank.forked import serve
+        from airflow_elastic.runtime.forks.server import serve
 
         arguments = serve(int(arguments[1]))
+    elif arguments[:1] == ["--node-host"]:
+        from airflow_elastic.runtime.agent.node_host import host
+
+        arguments = host(Path(arguments[1]))
     be_called(f"rank-{os.environ.get('RANK', '?')}")
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     started = str(getattr(sys.modules["__main__"], "__file__", ""))

@@ -23,7 +23,7 @@ from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Controller, Observer, start_run
 from airflow_elastic.engines import Job, find_engine
 from airflow_elastic.engines.local.engine import job_files
-from airflow_elastic.runtime.rank.forked import WAITING
+from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers

@@ -1,7 +1,7 @@
-"""A process that has imported torch, and forks itself into node hosts; their agents fork ranks in the same way.
+"""A process that has imported torch, and forks itself into node hosts, whose agents and ranks are forks, too.
 
-Run by its path, as `start_rank.py` is, whose image ranks are. What a process finds in its environment, arguments and
-descriptors is as it would be; `tests.support.forking` says what is left to real starts.
+Run by its path, as `start_rank.py` is, whose part it takes in its forks. What a process finds in its environment,
+arguments and descriptors is as it would be; `tests.support.forking` says what is left to real starts.
 """
 
 import sys
@@ -15,5 +15,6 @@ sys.path.append(folder)
 import server  # noqa: E402
 
 sys.path.remove(folder)
-server.prepare(LOADED, PATH)
-server.serve(int(sys.argv[1]))
+from airflow_elastic.runtime.rank.run import main  # noqa: E402
+
+main(server.serve(int(sys.argv[1])), LOADED, PATH)

@@ -124,9 +124,12 @@ def test_a_script_sees_the_same_either_way(
         assert [one["comm"] for one in forked] == ["rank-0", "rank-1"]
         assert forked[0]["argument"] == odd["ODD"]
     assert [one.pop("warm") for one in cold] == [False, False]
-    more = {**odd, "OMP_NUM_THREADS": "2"}  # which numpy and torch have read when they were imported
+    more = {
+        **odd,
+        "OMP_NUM_THREADS": "2",
+    }  # which numpy and torch read when they are imported: by another server
     assert run_ranks(node, server, monkeypatch, **more) == {0: 138, 1: 138}
-    assert (seen(node, 1)["warm"], seen(node, 1)["threads"]) == (False, min(2, os.cpu_count() or 1))
+    assert (seen(node, 1)["warm"], seen(node, 1)["threads"]) == (True, min(2, os.cpu_count() or 1))
 
 
 def test_ranks_share_the_memory_of_their_imports(
@@ -249,9 +252,9 @@ def test_no_rank_is_forked_beside_other_threads(
 def test_no_rank_is_forked_once_a_device_is_open(tmp_path: Path) -> None:
     """A fork cannot use it. The path of a device is this test's own."""
     program = (
-        "import sys\nfrom airflow_elastic.runtime.rank import forked\n"
-        "forked._DEVICES = (sys.argv[1],)\nprint(forked._unfit(), flush=True)\n"
-        "device = open(sys.argv[1], 'w')\nprint(forked._unfit())\n"
+        "import sys\nfrom airflow_elastic.runtime.forks import prepare\n"
+        "prepare._DEVICES = (sys.argv[1],)\nprint(prepare._unfit(), flush=True)\n"
+        "device = open(sys.argv[1], 'w')\nprint(prepare._unfit())\n"
     )
     path = str(tmp_path / "nvidia0")
     told = subprocess.check_output([sys.executable, "-c", program, path], text=True)
