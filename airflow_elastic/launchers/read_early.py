@@ -28,8 +28,8 @@ _READ_EARLY = (
 #: Read when a process group begins, and set for each rank.
 _READ_LATE = ("TORCHELASTIC_", "TORCH_NCCL_")
 
-#: They decide where code comes from. A process of ours must start without the user's modules.
-_OF_CODE = ("LD_", "HOME")
+#: They may decide where code comes from, and a process of ours must start without the user's modules.
+_OF_CODE = ("PYTHON", "LD_", "HOME")
 
 
 def read_early(environment: Mapping[str, str], folder: str) -> dict[str, str]:
@@ -59,7 +59,7 @@ def before_import(spec: RunSpec, workers: int) -> dict[str, str]:
     of_run = {
         name: value
         for name, value in read_early(spec.env, "").items()
-        if name == "PYTHONHASHSEED" or not name.startswith(("PYTHON", *_OF_CODE))
+        if name == "PYTHONHASHSEED" or not name.startswith(_OF_CODE)
     }
     return {"OMP_NUM_THREADS": str(threads(workers * spec.workers.procs)), **of_run}
 

@@ -42,6 +42,7 @@ def prepare(*modules: str, ranks: bool = True) -> str | None:
     gc.collect()
     gc.freeze()  # so that a collection in a fork does not copy the pages that it shares
     # At its end Python frees unused objects, and libraries complain of frozen ones.
+    atexit.unregister(gc.unfreeze)  # once, also in the fork of a process that has done all this
     atexit.register(gc.unfreeze)
     return why
 

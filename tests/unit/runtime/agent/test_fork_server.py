@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import airflow_elastic
+from airflow_elastic.adapters.host.environment import with_room
 from airflow_elastic.adapters.host.processes import marked, readable
 from airflow_elastic.adapters.records.job_files import Meeting
 from airflow_elastic.launchers import TORCHRUN, Place
+from airflow_elastic.launchers.read_early import before_import, read_early
 from airflow_elastic.runtime.agent import fork_server as module
 from airflow_elastic.runtime.agent import rank_group as module_of_group
 from airflow_elastic.runtime.agent.fork_server import ForkServer
@@ -401,3 +403,76 @@ def test_ranks_have_what_torchrun_gives_its_own(node: Worker, tmp_path: Path) ->
         "TORCHELASTIC_SIGNALS_TO_HANDLE"
     }  # its own affair
     assert (ours["MASTER_ADDR"], ours["MASTER_PORT"], ours["WORLD_SIZE"]) == ("10.0.0.1", "7", "2")
+
+
+#: Does what a node host does, and then what its agents do: starts ranks, with an inherited server, in two environments.
+HOST = """
+import os, sys
+from airflow_elastic.adapters.host.environment import ROOM
+from airflow_elastic.launchers.read_early import read_early
+from airflow_elastic.runtime.forks.prepare import prepare, printed
+from airflow_elastic.runtime.forks.server import fork_server
+
+os.environ.pop(ROOM)
+early = read_early(os.environ, os.getcwd())
+with printed() as said:
+    os.write(1, b"an import has printed this\\n")
+    assert prepare() is None
+assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+server = fork_server(said, early, {"AIRFLOW_ELASTIC_JOB": sys.argv[1]})
+if isinstance(server, list):
+    sys.stdout.flush()
+    shown = open("/proc/self/environ").read().split("\\0")
+    assert {f"{name}={value}" for name, value in os.environ.items()} == {one for one in shown if one}
+    print(*server, os.getcwd(), os.getsid(0) == os.getpid(), sorted(os.listdir("/proc/self/fd"))[:-1])
+    sys.exit(7)
+
+import json, socket
+server.socket.recv(64)
+assert os.getsid(server.process.pid) == server.process.pid
+order = {"command": ["python", "--", "a word"], "environment": {**os.environ, "RANK": "ü"}}
+for number in range(2):
+    order |= {"output": sys.argv[2], "folder": os.path.dirname(sys.argv[2])}
+    from airflow_elastic.adapters.host.processes import marked, take_orphans
+    from airflow_elastic.runtime.forks.child import Child
+
+    take_orphans()
+    assert [one.pid for one in marked("AIRFLOW_ELASTIC_JOB", sys.argv[1])] == [server.process.pid]
+    server.socket.sendall(json.dumps(order).encode() + b"\\n")
+    rank = Child(int(server.socket.recv(64)))
+    assert rank.belongs() and rank.wait(60) == 7
+server.end()
+assert server.process.returncode == -9
+"""
+
+
+def test_a_server_that_is_forked_with_its_agent(tmp_path: Path) -> None:
+    """Its process, and those of its ranks, can be found by their variables, and a rank ends as Python does."""
+    environment = with_room({**os.environ, "OMP_NUM_THREADS": "1"}, 1000)
+    command = [sys.executable, "-u", "-c", HOST, f"job-of-{os.getpid()}", str(tmp_path / "log")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = (tmp_path / "log").read_text()
+    assert told == f"an import has printed this\n-- a word {tmp_path} True ['0', '1', '2']\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [
+        ({"RANK": "1", "TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, True),
+        ({"PYTHONPATH": "/here/src"}, True),
+        ({"PYTHONPATH": "/there/src"}, False),
+        ({"TORCH_LOGS": "dynamo"}, False),
+        ({"LD_PRELOAD": "libjemalloc.so"}, False),
+    ],
+)
+def test_what_is_read_early(more: dict[str, str], same: bool) -> None:
+    before = read_early({"PYTHONPATH": "src"}, "/here")
+    assert (read_early({"PYTHONPATH": "/here/src", **more}, "/anywhere") == before) is same
+
+
+def test_what_a_host_is_given() -> None:
+    """What the user's ranks read early, but nothing that could keep the host from starting."""
+    env = {"TORCH_LOGS": "x", "PYTHONPATH": "src", "PYTHONHASHSEED": "1", "LD_PRELOAD": "lib.so", "MINE": "x"}
+    given = before_import(RunSpec(("train.py",), env=env), 10_000)
+    assert given == {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "x", "PYTHONHASHSEED": "1"}
