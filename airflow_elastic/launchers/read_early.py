@@ -28,7 +28,7 @@ _READ_EARLY = (
 #: Read when a process group begins, and set for each rank.
 _READ_LATE = ("TORCHELASTIC_", "TORCH_NCCL_")
 
-#: They may decide where code comes from, and a process of ours must start without the user's modules.
+#: They may decide where code comes from, and the node host must start without the user's modules.
 _OF_CODE = ("PYTHON", "LD_", "HOME")
 
 

@@ -1,7 +1,7 @@
 """The environment of this process, as its own code sees it and as `/proc/PID/environ` shows it to others.
 
-The kernel shows the memory that it has filled at the start of the process; `os.environ` lies elsewhere. A process that
-was forked, and becomes another, writes to both: runs find their processes by what the kernel shows.
+The kernel shows the memory that it has filled at the start of the process; `os.environ` is stored elsewhere. A process
+that was forked, and becomes another, writes to both: runs find their processes by what the kernel shows.
 """
 
 from __future__ import annotations

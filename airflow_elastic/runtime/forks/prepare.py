@@ -40,10 +40,10 @@ def prepare(*modules: str, ranks: bool = True) -> str | None:
     os.environ.clear()  # torch's compiler has set variables, which a rank must not find
     os.environ.update(environment)
     gc.collect()
+    if not gc.get_freeze_count():
+        # At its end Python frees unused objects, and libraries complain of frozen ones.
+        atexit.register(gc.unfreeze)
     gc.freeze()  # so that a collection in a fork does not copy the pages that it shares
-    # At its end Python frees unused objects, and libraries complain of frozen ones.
-    atexit.unregister(gc.unfreeze)  # once, also in the fork of a process that has done all this
-    atexit.register(gc.unfreeze)
     return why
 
 
@@ -85,7 +85,7 @@ def print_to(descriptor: int) -> None:
 
 
 def seed() -> None:
-    """Draw again what a process draws when it imports a module, and forget what it has found in its environment.
+    """Draw the random numbers again that modules draw when they are imported, and forget the former TMPDIR.
 
     Python's own `random` does that itself after a fork.
     """
@@ -94,7 +94,7 @@ def seed() -> None:
         random.seed()
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-    tempfile.tempdir = None  # from TMPDIR
+    tempfile.tempdir = None
 
 
 def _unfit() -> str | None:

@@ -42,7 +42,7 @@ class Server:
         process: its process, a child of the agent.
         socket: takes orders.
         early: what it has read of its environment before, or while, it imported torch.
-        ready: whether it has told that it can fork.
+        ready: whether it has said that it can fork.
     """
 
     process: subprocess.Popen[bytes] | Child
