@@ -440,9 +440,9 @@ for number in range(2):
     assert [one.pid for one in marked("AIRFLOW_ELASTIC_JOB", sys.argv[1])] == [server.process.pid]
     server.socket.sendall(json.dumps(order).encode() + b"\\n")
     rank = Child(int(server.socket.recv(64)))
-    assert rank.belongs() and rank.wait(60) == 7
+    assert rank.belongs() and rank.wait(600) == 7
 server.end()
-assert server.process.returncode == -9
+assert server.process.wait(600) == -9
 """
 
 
