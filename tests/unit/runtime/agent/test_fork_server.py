@@ -442,7 +442,7 @@ for number in range(2):
     rank = Child(int(server.socket.recv(64)))
     assert rank.belongs() and rank.wait(600) == 7
 server.end()
-assert server.process.wait(600) == -9
+assert server.process.wait(600) in (0, -9)  # by the end of its socket, or killed
 """
 
 
