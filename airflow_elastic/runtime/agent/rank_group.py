@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow_elastic.adapters.records.job_files import Meeting, Members
     from airflow_elastic.runtime.agent.fork_server import ForkServer
     from airflow_elastic.runtime.agent.worker import Worker
-    from airflow_elastic.runtime.forks.child import Child
 
 log = logging.getLogger(__name__)
 
