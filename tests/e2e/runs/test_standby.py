@@ -103,7 +103,7 @@ async def test_the_end_is_that_of_an_undisturbed_training(tmp_path: Path, seed: 
     """Whatever dies, among it the standby worker while it waits and while it takes over."""
     print(f"seed {seed}")  # noqa: T201
     luck = random.Random(seed)
-    words = ("--epochs=8", "--step-seconds=0.03")
+    words = ("--epochs=12", "--step-seconds=0.1")
     expected = plain(tmp_path, *words)
     spec = training(*words, f"--out={tmp_path}/ours", checkpoint=BUDDIES, workers=one_of_two())
     async with driving(tmp_path / "run", spec) as driven:
