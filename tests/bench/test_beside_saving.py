@@ -15,7 +15,8 @@ import torch
 
 from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.runtime.agent.worker import LOCALHOST
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.tiers.disk.copies import WorkerDisk
 from airflow_elastic.runtime.tiers.disk.writer import DiskWriter
 from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from airflow_elastic.runtime.checkpoint.save.repeated_layout import RepeatedLayout
-from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.bench.support.figures import count, heading, median, spread, verdict

@@ -13,7 +13,8 @@ import torch
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from tests.support.training.saving import SavingWorker

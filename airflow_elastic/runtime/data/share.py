@@ -16,7 +16,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.runtime.arguments import seed_number, whole_number
-from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint, Replacements
 from airflow_elastic.runtime.checkpoint.save.save import Position
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data import indexed, stream
@@ -25,6 +24,7 @@ from airflow_elastic.runtime.data.claims import Claims, exchange
 from airflow_elastic.runtime.data.early_stopping import EarlyStopping
 from airflow_elastic.runtime.data.loader_options import without_ours
 from airflow_elastic.runtime.data.portions import BatchShare, Portion
+from airflow_elastic.runtime.data.replacements import ReplacementPoint, Replacements
 from airflow_elastic.runtime.data.sampler import ElasticBatches, Order
 from airflow_elastic.runtime.data.stream import Plan, ShardedStream
 from airflow_elastic.runtime.data.stream_plan import StreamPosition

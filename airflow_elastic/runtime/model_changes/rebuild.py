@@ -10,7 +10,7 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.optimizers.composite import is_optimizer
 from airflow_elastic.runtime.checkpoint.save.named_objects import NamedObjects
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.checkpoint.tensors.parameter_names import names_of
 from airflow_elastic.runtime.checkpoint.tensors.removed_parameters import RemovedParameters
 from airflow_elastic.runtime.model_changes.ddp_renewal import follow

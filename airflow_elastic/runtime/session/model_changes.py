@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import per_rank_if_needed
-from airflow_elastic.runtime.checkpoint.save.save import Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Saver
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.model_changes.rebuild import replaced

@@ -12,8 +12,9 @@ from typing import Any
 
 from airflow_elastic.runtime.checkpoint.restore.origin import Beginning
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.checkpoint.save.replacements import ReplacementPoint
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
+from airflow_elastic.runtime.data.replacements import ReplacementPoint
 from airflow_elastic.runtime.data.share import DataShare
 from airflow_elastic.runtime.session.phases import PhaseProgress
 from airflow_elastic.spec.checkpoints.manifest import Manifest

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_elastic.runtime.checkpoint.save import random_state
-from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import ORDER
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.data.share import DataShare

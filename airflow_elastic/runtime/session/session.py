@@ -14,8 +14,9 @@ import torch.distributed as dist
 from airflow_elastic.runtime.checkpoint.restore.origin import Beginning
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
 from airflow_elastic.runtime.checkpoint.save.per_rank_state import per_rank_if_needed
-from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import ORDER, Saver
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.local_sgd import LocalSGD
 from airflow_elastic.runtime.collectives.process_group import join
 from airflow_elastic.runtime.data.accounting import Accountant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from tests.bench.support.figures import count
 
 TENSORS = count("TENSORS", 36)  # of the model; AdamW has two more for each

@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file, save_model
 import airflow_elastic.runtime as elastic
 from airflow_elastic.adapters.host.scratch_folders import scratch
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import Workers
 from tests.e2e.checkpoints.test_load_model import network, save, weights

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import MEMORY
 from airflow_elastic.spec.checkpoint import CheckpointPolicy

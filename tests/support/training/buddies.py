@@ -15,7 +15,8 @@ from airflow_elastic.adapters.host import shared_page
 from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.runtime.agent.worker import LOCALHOST
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.peers.buddy_memory import BuddyMemory
 from airflow_elastic.runtime.tiers.peers.buddy_sender import BuddySender

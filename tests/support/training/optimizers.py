@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import optim
 
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 
 Make = Callable[[torch.nn.Sequential], tuple[optim.Optimizer, ...]]
 

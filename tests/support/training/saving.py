@@ -20,8 +20,9 @@ from airflow_elastic.adapters.storage.store import Store
 from airflow_elastic.runtime.agent.worker import Worker
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer
-from airflow_elastic.runtime.checkpoint.save.save import Position, Saver, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position, Saver
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, StagingSlot
 from airflow_elastic.runtime.tiers.storage.writer import StorageWriter

@@ -23,7 +23,7 @@ from airflow_elastic.runtime.checkpoint.restore.loaded_by import note_loaded
 from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.restore import Restorer, all_of
 from airflow_elastic.runtime.checkpoint.restore.weights import load_file
-from airflow_elastic.runtime.checkpoint.save.save import Stateful, state_of
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful, state_of
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.runtime.environment import RankEnvironment

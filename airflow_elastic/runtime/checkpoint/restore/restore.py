@@ -41,8 +41,9 @@ from airflow_elastic.runtime.checkpoint.restore.nearby import WorkerCache
 from airflow_elastic.runtime.checkpoint.restore.peek import peek
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.checkpoint.save.named_objects import other_key
-from airflow_elastic.runtime.checkpoint.save.save import ORDER, Stateful, state_of
+from airflow_elastic.runtime.checkpoint.save.save import ORDER
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful, state_of
 from airflow_elastic.runtime.checkpoint.tensors.in_place import load
 from airflow_elastic.runtime.checkpoint.tensors.lazy_modules import materialise
 from airflow_elastic.runtime.collectives.process_group import Collectives

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.model_changes.rebuild import rebuilt, replaced
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.checkpoints.resumed import Resumed

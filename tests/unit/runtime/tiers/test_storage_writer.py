@@ -15,7 +15,8 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.tiers import shared_memory
 from airflow_elastic.runtime.tiers.shared_memory import StagingSlot
 from airflow_elastic.runtime.tiers.storage import writer

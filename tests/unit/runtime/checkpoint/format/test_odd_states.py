@@ -20,8 +20,8 @@ from airflow_elastic.runtime.checkpoint.format.tensor_split import join_tensors,
 from airflow_elastic.runtime.checkpoint.format.values import from_bytes, to_bytes
 from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, plan_reads
 from airflow_elastic.runtime.checkpoint.save.replica_check import _some_values
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.checkpoint.tensors.sharding import offsets_of
 from airflow_elastic.spec.checkpoints.index import Blob, TensorChunk
 from airflow_elastic.spec.errors import InvalidInput

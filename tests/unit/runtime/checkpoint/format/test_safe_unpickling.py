@@ -13,7 +13,7 @@ from airflow_elastic.adapters.records import checkpoint_retention, checkpoints
 from airflow_elastic.adapters.records.mailbox import Mailbox
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.format.tensor_split import Held, HeldArray, Rest
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.forging import Hostile, forging

@@ -12,7 +12,7 @@ from torch import optim
 
 from airflow_elastic.runtime.checkpoint.optimizers.composite import saved_in_place_of
 from airflow_elastic.runtime.checkpoint.save.overlapped_copy import wait_before_steps
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.training.optimizers import equal, network
 from tests.support.training.saving import restorer, save

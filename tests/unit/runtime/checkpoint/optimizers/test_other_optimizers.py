@@ -11,7 +11,7 @@ import torch
 from torch import optim
 from torch.distributed.fsdp import fully_shard
 
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.optimizers import (

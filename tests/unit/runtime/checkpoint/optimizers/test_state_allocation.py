@@ -16,7 +16,7 @@ from airflow_elastic.runtime.checkpoint.optimizers.state_allocation import (
     allocate_state,
     with_allocated_state,
 )
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.saving import restorer, save

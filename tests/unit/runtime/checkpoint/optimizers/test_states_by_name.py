@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.checkpoint.optimizers import states_by_name
 from airflow_elastic.runtime.checkpoint.optimizers.states_by_name import states_of
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.optimizers import (

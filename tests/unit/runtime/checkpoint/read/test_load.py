@@ -31,7 +31,8 @@ from airflow_elastic.runtime.checkpoint.read.load import StateLoader
 from airflow_elastic.runtime.checkpoint.read.read_plan import StoredEntry, parts
 from airflow_elastic.runtime.checkpoint.read.reader import CheckpointReader
 from airflow_elastic.runtime.checkpoint.restore.available import read_indexes
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.tiers.storage import checkpoint_files
 from airflow_elastic.spec.checkpoints import index
 from airflow_elastic.spec.checkpoints.index import Index, TensorChunk

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import airflow_elastic.runtime as elastic
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.session import Session
 from airflow_elastic.spec.errors import InvalidInput

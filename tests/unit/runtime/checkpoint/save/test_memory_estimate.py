@@ -12,7 +12,8 @@ import torch
 
 from airflow_elastic.runtime.checkpoint.save import memory_estimate
 from airflow_elastic.runtime.checkpoint.save.memory_estimate import MemoryEstimate, check_memory
-from airflow_elastic.runtime.checkpoint.save.save import Position, Stateful
+from airflow_elastic.runtime.checkpoint.save.save import Position
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.collectives.process_group import Collectives
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import InvalidInput

@@ -18,8 +18,8 @@ from torch.distributed.fsdp import fully_shard
 
 from airflow_elastic.runtime.checkpoint.save import random_state, repeated_layout
 from airflow_elastic.runtime.checkpoint.save.layout import Layout
-from airflow_elastic.runtime.checkpoint.save.save import Stateful, state_of
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful, state_of
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.saving import SavingWorker

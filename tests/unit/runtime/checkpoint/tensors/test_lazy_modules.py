@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from tests.support.training.saving import restorer, save
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from tests.support.training.saving import restorer, save
 
 

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from airflow_elastic.runtime.checkpoint.format.tensor_split import split_tensors
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.runtime.checkpoint.tensors import in_place
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from airflow_elastic.runtime.checkpoint.restore.load_model import load_model
 from airflow_elastic.runtime.checkpoint.restore.weights import export_weights, load_weights
 from airflow_elastic.runtime.checkpoint.save import save as saving
-from airflow_elastic.runtime.checkpoint.save.save import Stateful
+from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from airflow_elastic.spec.errors import InvalidInput
 from tests.support.machine.threads import process_group
 from tests.support.training.optimizers import equal
