@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.errors import SpecError
 from airflow_elastic.spec.run import RestartPolicy, Workers
-from tests.support.driving import Driven, driving, left_over, plain, training
+from tests.support.driving import Driven, driving, left_over, training
 
 BUDDIES = CheckpointPolicy(every_steps=1000, memory_every_steps=2, buddies=True)
 
@@ -95,22 +94,6 @@ async def test_a_scale_step_takes_the_standby_worker_first(tmp_path: Path) -> No
         assert driven.files.standby().nodes == (3,)
         driven.run.ask_stop(by="test")
         await driven.end()
-    assert left_over(tmp_path / "run") == []
-
-
-@pytest.mark.parametrize("seed", [1])
-async def test_the_end_is_that_of_an_undisturbed_training(tmp_path: Path, seed: int) -> None:
-    """Whatever dies, among it the standby worker while it waits and while it takes over."""
-    print(f"seed {seed}")  # noqa: T201
-    luck = random.Random(seed)
-    words = ("--epochs=12", "--step-seconds=0.1")
-    expected = plain(tmp_path, *words)
-    spec = training(*words, f"--out={tmp_path}/ours", checkpoint=BUDDIES, workers=one_of_two())
-    async with driving(tmp_path / "run", spec) as driven:
-        await driven.killed_at_random(4, luck)
-        state = await driven.end()
-    assert state.outcome == "succeeded", state.reason
-    assert (tmp_path / "ours").read_text() == expected
     assert left_over(tmp_path / "run") == []
 
 

@@ -130,12 +130,14 @@ def calls(uri: Path, generation: int) -> list[list[str]]:
 async def test_killed_at_random_it_ends_bit_identical(
     tiers: str, kills: int, tmp_path: Path, undisturbed: str
 ) -> None:
+    """With states in memory also beside a standby worker, which takes the place of each worker that is lost."""
     seed = random.SystemRandom().getrandbits(32)
     luck, memory = random.Random(seed), leaks.SharedMemory()
     more = {"memory_every_steps": 2, "buddies": True} if tiers == "memory" else {}
     policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5, **more)
     words = ("--epochs=12", "--step-seconds=0.1", "--stay", f"--out={tmp_path}/out")
-    async with driving(tmp_path / "run", training(*words, checkpoint=policy)) as driven:
+    workers = Workers(2, min=1, max=4, standby=1 if tiers == "memory" else 0)
+    async with driving(tmp_path / "run", training(*words, checkpoint=policy, workers=workers)) as driven:
         await driven.killed_at_random(kills, luck)
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
