@@ -312,6 +312,8 @@ class RunSpec:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` of them equals this specification."""
         plain: dict[str, Any] = encode(self)
+        if not self.workers.standby:  # runs of older releases, which do not know it, keep their digest
+            del plain["workers"]["standby"]
         return plain
 
     @property

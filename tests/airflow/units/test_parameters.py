@@ -178,6 +178,7 @@ def test_every_parameter_reaches_the_specification() -> None:
         "max_workers": 8,
         "procs_per_worker": 2,
         "node_unit": 2,
+        "standby_workers": 1,
         "worker_resources": {"cpu": "2"},
         "launcher": "accelerate",
         "launcher_options": {"a": 1},

@@ -78,7 +78,7 @@ async def test_a_rank_that_hangs_is_named_and_a_hang_before_the_next_first_step_
     assert first.failure is not None
     assert (first.failure.kind, first.failure.rank) == (FailureKind.NO_PROGRESS, 1)
     told = (
-        r" s since step 7; rank 1 stands at train\.py:\d+ in <module>, rank 0 at train\.py:\d+ in <module>$"
+        r" s since step 7; rank 1 stands at train\.py:\d+ in training, rank 0 at train\.py:\d+ in training$"
     )
     assert re.search(told, first.failure.reason)
     assert "rank 1, elsewhere than the others (most recent call first):" in (first.failure.traceback or "")

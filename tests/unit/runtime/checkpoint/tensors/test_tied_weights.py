@@ -72,7 +72,7 @@ def test_comes_back_by_all_names(former: bool, sharded: bool, tmp_path: Path) ->
 
         one, other = made(0), made(5)
         if former:
-            with patch.object(saving, "_ties", lambda state: None):
+            with patch.object(saving, "ties_of", lambda state: None):
                 save(tmp_path / "run", 1, one)
         else:
             save(tmp_path / "run", 1, one)
