@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
+import threading
+from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters.host.environment import take
@@ -47,5 +50,11 @@ def _become(order: dict[str, Any], output: int) -> None:
     os.closerange(3, 1 << 16)
     environment = order["environment"]
     take(environment)
+    # The first thread of a process, as OpenBLAS starts with more of them, makes libc catch a signal.
+    thread = threading.Thread()
+    thread.start()
+    thread.join()
     # Others read it when they are imported, as this process did with one thread.
-    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    # `torch.set_num_threads` would also start a pool of threads, which a fork lacks, and waits for at its end.
+    for library in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
+        ctypes.CDLL(str(library)).omp_set_num_threads(int(environment["OMP_NUM_THREADS"]))
