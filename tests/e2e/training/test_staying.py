@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec import layout
@@ -138,6 +139,8 @@ async def test_killed_at_random_it_ends_bit_identical(
     words = ("--epochs=12", "--step-seconds=0.1", "--stay", f"--out={tmp_path}/out")
     workers = Workers(2, min=1, max=4, standby=1 if tiers == "memory" else 0)
     async with driving(tmp_path / "run", training(*words, checkpoint=policy, workers=workers)) as driven:
+        # Before the first checkpoint, a rank that stays with a trained model is refused.
+        await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
         await driven.killed_at_random(kills, luck)
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"
