@@ -95,8 +95,9 @@ async def end_if_abandoned(
 async def _end(hook: ElasticHook, run_uri: str, owner: str | None, why: str, log: Log) -> bool:
     log.info("%s", f"{why}: {run_uri} saves and ends")
     try:
-        ended = await stop(hook, run_uri, by=why, owner=owner, log=log)
-    except (ElasticError, TimeoutError) as error:
+        # Nobody else drives it from here on: a cluster or storage that cannot be reached now may be there in an hour.
+        ended = await stop(hook, run_uri, by=why, owner=owner, log=log, patient=True)
+    except ElasticError as error:
         log.warning("%s", f"{run_uri} could not be ended: {error}; `airflow-elastic stop` does it by hand")
         return False
     return ended is not None

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 10.0
 
+#: Seconds that `stop` waits, at most, beyond the run's own grace period.
+STOP_SECONDS = 60.0
+
 
 async def drive(
     hook: ElasticHook,
@@ -56,7 +59,7 @@ def _state(store: Store) -> RunState:
 
 
 async def stop(
-    hook: ElasticHook, run_uri: str, *, by: str, owner: str | None, log: Log, grace: float = 60.0
+    hook: ElasticHook, run_uri: str, *, by: str, owner: str | None, log: Log, patient: bool = False
 ) -> RunState | None:
     """End a run: its workers save, and its job is removed. Returns None if another owner has it, or it does not exist.
 
@@ -66,7 +69,7 @@ async def stop(
         by: who asks; the run's journal keeps this text.
         owner: the run is ended only while this is its owner; None ends it in any case.
         log: the task's log.
-        grace: seconds to wait beyond the run's own grace period.
+        patient: wait for the end of the run however long it takes. Default: for STOP_SECONDS.
 
     Raises:
         StoreError: the storage cannot be reached.
@@ -81,5 +84,5 @@ async def stop(
         await asyncio.to_thread(lambda: run.ask_stop(by=by, owner=owner))
     except InvalidInput:  # the run has ended or was removed since the look above
         return None
-    async with asyncio.timeout(state.spec.health.grace_seconds + grace):
+    async with asyncio.timeout(None if patient else state.spec.health.grace_seconds + STOP_SECONDS):
         return await drive(hook, run_uri, log=log, poll_seconds=0.2)

@@ -6,6 +6,7 @@ test, as a controller would write it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,23 @@ def test_the_result(one_of_each: Waits, name: str) -> None:
 # -- four of each, mapped: done, done for, marked as success, marked as failed ---------------------------------------
 
 
+def evaluation(waits: Waits, index: int) -> Run:
+    """The run that a mapped task makes to evaluate."""
+    uri = waits.airflow.xcom(waits.dag, waits.run_id, "evaluate", "run_uri", map_index=index)
+    return Run(open_store(uri))
+
+
+def wait_until_driven(run: Run) -> None:
+    poll("a job of the run", lambda: run.state.attempt.job, timeout=PATIENCE_SECONDS)
+
+
+def wait_until_ended(run: Run, log: Callable[[], str]) -> Run:
+    def probe() -> Run | None:
+        return run if run.state.ended else None
+
+    return poll("the run to end", probe, timeout=PATIENCE_SECONDS, hint=lambda: f"{run.state}\n{log()}")
+
+
 @pytest.fixture(scope="module")
 def mapped(standalone: Standalone, folder: Path) -> Waits:
     names = ("good", "bad", "success", "failed")
@@ -135,6 +153,9 @@ def mapped(standalone: Standalone, folder: Path) -> Waits:
     waits = begin(standalone, "elastic_waits_mapped", folder)
     all_of = [(name, index) for name in KINDS for index in range(4)]
     waits.wait({key: "failed" if key == ("rollback", BAD) else waiting(key[0]) for key in all_of})
+    for index in (SUCCESS, FAILED):
+        # Nobody ends a run whose trigger has not started yet. It has no workers then.
+        wait_until_driven(evaluation(waits, index))
     for name in KINDS:
         if name not in AT_ONCE:
             for index, state in ((SUCCESS, "success"), (FAILED, "failed")):
@@ -167,9 +188,7 @@ def test_a_marked_task_stays_as_it_was_marked_and_nothing_waits_for_it_any_more(
         if name == "promote":
             assert promotions.current(open_store(str(place / "models"))) is None
         if name == "evaluate":
-            uri = mapped.airflow.xcom(mapped.dag, mapped.run_id, name, "run_uri", map_index=index)
-            run = Run(open_store(uri))
-            poll("the run to end", lambda r=run: r.state.ended or None, timeout=PATIENCE_SECONDS)
+            run = wait_until_ended(evaluation(mapped, index), lambda i=index: mapped.log("evaluate", i))
             assert run.state.reason == f"stopped by Airflow: the task is {state}"
 
 

@@ -25,7 +25,7 @@ from airflow_elastic.control.runs import Run
 from airflow_elastic.core.state import Phase
 from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.testing.fake_engine import FakeEngine
-from airflow_elastic.triggers import ElasticRunConditionTrigger, ElasticRunTrigger
+from airflow_elastic.triggers import ElasticRunConditionTrigger, ElasticRunTrigger, driving
 from airflow_elastic.triggers import condition as condition_trigger
 from airflow_elastic.triggers import run as run_trigger
 from airflow_elastic.triggers.abandoned import end_if_abandoned
@@ -267,6 +267,19 @@ async def test_an_airflow_that_does_not_answer_ends_nothing(hook: FakeHook, tmp_
     assert not await _abandoned(hook, run, RuntimeError("no API server"), wait=0.2)
     assert not run.state.ended
     assert await _abandoned(hook, run, RuntimeError("not yet"), "failed", wait=30.0)
+
+
+async def test_the_end_of_an_abandoned_run_may_take_longer_than_a_stop(
+    hook: FakeHook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, or without the cluster. Nobody else drives the run: it would train on."""
+    run = begun(hook, tmp_path)
+    monkeypatch.setattr(driving, "STOP_SECONDS", -run.state.spec.health.grace_seconds)
+    with pytest.raises(TimeoutError):
+        await stop(hook, run.store.uri, by="test", owner=None, log=Log())
+    assert not run.state.ended
+    assert await _abandoned(hook, run, "failed")
+    assert run.state.outcome == "stopped"
 
 
 async def test_on_kill_goes_on_when_airflow_cancels_it(

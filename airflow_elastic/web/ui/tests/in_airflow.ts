@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { chromium, type Page } from "playwright-core";
+import { look as stateLook, STATES } from "../src/format/states.ts";
 import { PATIENCE_MS, serious } from "./browser/browser.ts";
 
 interface Visit {
@@ -56,7 +57,22 @@ async function throughTheTab(page: Page, mode: string): Promise<void> {
     await look(page, `tab-${view.toLowerCase()}-${mode}`);
   }
   // The tab of Airflow stays the chosen one, and no colour of ours is hard to read on Airflow's.
+  await showAllStates(page);
+  await look(page, `states-${mode}`);
   assert.deepEqual(await serious(page, ".elastic"), []);
+}
+
+/** Adds a badge in each of Airflow's colours of states. */
+async function showAllStates(page: Page): Promise<void> {
+  const colours = STATES.map((state) => ({ state, colour: `var(--chakra-colors-${stateLook(state).colour}-solid)` }));
+  await page.locator(".elastic .el-header .el-state").evaluate((badge, all) => {
+    for (const { state, colour } of all) {
+      const other = badge.cloneNode() as HTMLElement;
+      other.style.setProperty("--el-state", colour);
+      other.textContent = state;
+      badge.after(other);
+    }
+  }, colours);
 }
 
 async function throughTheList(page: Page, mode: string): Promise<void> {

@@ -1,4 +1,5 @@
-// The state of a run, in Airflow's colour of what is alike.
+// The state of a run, in Airflow's colour of what is alike. The stylesheet darkens it.
+import type { CSSProperties } from "react";
 import { Badge } from "../chakra.ts";
 import { look } from "../format/states.ts";
 
@@ -9,8 +10,7 @@ export function StateBadge({ state }: { state: string }) {
       className="el-state"
       borderRadius="full"
       colorPalette={colour}
-      bg={`var(--chakra-colors-${colour}-solid)`}
-      color={`var(--chakra-colors-${colour}-contrast)`}
+      style={{ "--el-state": `var(--chakra-colors-${colour}-solid)` } as CSSProperties}
       variant="solid"
       px={2.5}
       py={0.5}

@@ -59,8 +59,16 @@ interface Violation {
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
+/** Waits until nothing fades in or out any more: half of a fade has colours that nobody reads. */
+async function settled(page: Page): Promise<void> {
+  await page.waitForFunction(() =>
+    document.getAnimations().every(({ effect, playState }) => playState !== "running" || effect?.getComputedTiming().endTime === Infinity),
+  );
+}
+
 /** What axe finds serious or critical on a page, or in a part of it, in words. */
 export async function serious(page: Page, part = "html"): Promise<string[]> {
+  await settled(page);
   await page.evaluate(axe);
   const found = (await page.evaluate(`axe.run(${JSON.stringify(part)}, { resultTypes: ['violations'] })`)) as { violations: Violation[] };
   return found.violations
