@@ -60,7 +60,8 @@ def decide(state: RunState) -> Restart | End:
     if state.ending:
         stopped = state.ending.cause is Cause.STOP
         return End("stopped" if stopped else "failed", state.ending.reason)
-    if attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED) or is_same_loss(attempt):
+    interrupted = attempt.cause in (Cause.SCALE_STEP, Cause.PREEMPTION, Cause.UNATTENDED)
+    if interrupted or is_same_loss(attempt) or is_first_of_fork(state):
         taken = attempt.cause is Cause.PREEMPTION  # such as a node that refuses each pod at once
         return Restart(cost=0, delay=backoff(policy, state.lives) if taken else 0.0)
     if failure is None:
@@ -122,6 +123,15 @@ def is_same_loss(attempt: Attempt) -> bool:
     """
     lost = attempt.failure is not None and attempt.failure.kind is FailureKind.WORKER_LOST
     return lost and bool(attempt.replaces) and not attempt.advanced
+
+
+def is_first_of_fork(state: RunState) -> bool:
+    """Whether ranks have failed because they were forked, for the first time in this run: then they start cold."""
+    *before, last = (
+        attempt.failure is not None and attempt.failure.kind is FailureKind.NEEDS_COLD_START
+        for attempt in state.attempts
+    )
+    return last and not any(before)
 
 
 def is_complete(state: RunState) -> bool:

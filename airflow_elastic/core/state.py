@@ -46,6 +46,7 @@ class FailureKind(StrEnum):
     KILLED = "killed"
     CRASHED = "crashed"
     RESTART_ASKED = "restart asked for"
+    NEEDS_COLD_START = "needs a cold start"
     CANNOT_START = "cannot start"
     BAD_ARGUMENTS = "bad arguments"
     BAD_INPUT = "bad input"

@@ -25,6 +25,7 @@ history/training/recent-a0002-<writer>        what a lead agent has added since;
 tensorboard/attempt-0002/events.out...         event files of TensorBoard, if they are wanted
 acknowledged/<owner>                          a task has taken the result
 notices.json                                  for which events a task's callbacks were called
+cold-start.json                               ranks start in new processes, as a fork has made one fail
 status.json                                   the status document
 ```
 """
@@ -51,6 +52,7 @@ HISTORY = "history/"
 TENSORBOARD = "tensorboard/"
 ACKNOWLEDGED = "acknowledged/"
 NOTICES = "notices.json"
+COLD_START = "cold-start.json"
 
 
 def journal_entry(seq: int) -> str:

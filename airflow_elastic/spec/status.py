@@ -63,6 +63,7 @@ class RankError:
         out_of_memory: whether the kernel says that it killed for memory in this worker.
         shortage: for a killed rank, the evidence that its machine was short of memory; for one that was killed for
             memory, the limit.
+        of_fork: whether it failed before its first step in a way that its start by a fork may have caused.
     """
 
     rank: int | None = None
@@ -73,6 +74,7 @@ class RankError:
     traceback: str | None = None
     out_of_memory: bool = False
     shortage: str | None = None
+    of_fork: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,10 @@ CLASSES: tuple[tuple[str, JobStatus], ...] = (
         "exit code 126 or 127: the command is not there, or cannot be executed",
         _job(error=_rank(exit_code=127, error="train.py: no such file")),
     ),
+    (
+        "before its first step, a forked rank crashed or raised an error that a fork causes",
+        _job(error=_rank(signal=6, of_fork=True)),
+    ),
     ("SIGILL, SIGABRT, SIGBUS, SIGFPE or SIGSEGV ended a rank", _job(error=_rank(signal=11))),
     (
         "exit code 2 and a usage message: the script's own parser refuses its arguments",
@@ -179,7 +183,7 @@ RULES: tuple[tuple[str, Callable[[], Any]], ...] = (
     ("somebody has stopped the run, or its deadline has passed (then: failed)", _stopped),
     (
         "a scale step or a preemption ended the attempt. Or it should begin with another worker in place of a lost one,"
-        " and lost one more before its first step",
+        " and lost one more before its first step. Or its ranks need a cold start, for the first time",
         _scaled,
     ),
     ("the attempt ended, and nobody knows why", lambda: None),

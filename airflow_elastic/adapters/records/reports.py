@@ -41,6 +41,25 @@ class Stacks:
     ranks: tuple[RankStack, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """The ranks of this run start in new processes, because a fork may have made this one fail."""
+
+    at: float
+    attempt: int
+    rank: int | None
+
+
+def write_cold_start(store: Store, cold: ColdStart) -> None:
+    """Decide for good that ranks of this run start in new processes."""
+    store.create(layout.COLD_START, json.dumps(encode(cold)).encode())
+
+
+def read_cold_start(store: Store) -> ColdStart | None:
+    """Why ranks of this run start in new processes; None if they need not."""
+    return _read(store, layout.COLD_START, ColdStart)
+
+
 def write_progress(store: Store, progress: Progress) -> None:
     """Replace the attempt's report. It may be lost with the machine's power, because the next one has everything."""
     store.put(layout.report(progress.attempt), json.dumps(encode(progress)).encode(), durable=False)

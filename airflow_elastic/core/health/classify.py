@@ -105,6 +105,12 @@ def _how_it_failed(death: Death) -> str:
     return rank.error or f"exit code {rank.exit_code}{_line_that_says_why(rank.traceback)}"
 
 
+def _how_it_ended(death: Death) -> str:
+    if death.signal is None:
+        return _how_it_failed(death)
+    return f"{_SIGNALS.get(death.signal)}{_line_that_says_why(death.rank.traceback)}"
+
+
 class Rule(NamedTuple):
     """A class of failures: which deaths belong to it, and the sentence about them."""
 
@@ -151,6 +157,14 @@ RULES: tuple[Rule, ...] = (
         FailureKind.CANNOT_START,
         lambda d: d.rank.exit_code in (126, 127),
         lambda d: f"{_who(d)} could not be started: {d.rank.error or 'command not found or not executable'}",
+    ),
+    Rule(
+        FailureKind.NEEDS_COLD_START,
+        lambda d: d.rank.of_fork,
+        lambda d: (
+            f"{_who(d)} failed before its first step, perhaps because it was forked ({_how_it_ended(d)}). From now on "
+            "ranks of this run start in new processes. For such a script set `launcher_options: {start: cold}`"
+        ),
     ),
     Rule(
         FailureKind.CRASHED,

@@ -169,9 +169,8 @@ def _watch(node: Worker, group: RankGroup, server: ForkServer) -> Result | None:
         codes = group.codes
         if any(codes.values()):
             # Ranks that end from now on are ended because of this failure, so they are not reported.
-            return Result(
-                "failed", time.time(), errors=tuple(node.rank_error(*one) for one in codes.items() if one[1])
-            )
+            errors = [node.rank_error(*one) for one in codes.items() if one[1]]
+            return Result("failed", time.time(), errors=server.blamed(errors, group.forked))
         broken_at = (broken_at or time.monotonic()) if group.broken else None
         if broken_at is not None and time.monotonic() - broken_at > BROKEN_SECONDS:
             # As if they had ended: their processes wait for what the run decides.

@@ -17,21 +17,25 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_elastic.adapters.host.environment import fits, with_room
 from airflow_elastic.adapters.host.memory import free_bytes
 from airflow_elastic.adapters.host.processes import readable, take_orphans
+from airflow_elastic.adapters.records.reports import ColdStart, read_cold_start, write_cold_start
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.launchers.read_early import read_early
+from airflow_elastic.runtime.forks.blame import may_be_of_fork
 from airflow_elastic.runtime.forks.child import Child
 from airflow_elastic.runtime.forks.server import Server
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, StoreError
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.records.job_files import JobRecord
     from airflow_elastic.runtime.agent.worker import Worker
+    from airflow_elastic.spec.status import RankError
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class ForkServer:
         self._folder = os.path.abspath(node.record.spec.working_dir or ".")
         self._server: Server | None = None
         self._ranks: list[Child] = []
+        self._asked: tuple[int, bool] | None = None  # the attempt, and whether its ranks start cold
 
     def begin(self, environment: Mapping[str, str] | None = None) -> None:
         """Start it, unless it lives, or there is no memory for it.
@@ -77,6 +82,9 @@ class ForkServer:
         Args:
             environment: of the ranks; by default as it will be if no worker comes or goes.
         """
+        if self._is_cold():
+            self.end()
+            return
         try:
             environment = environment or {**os.environ, **self._node.environment()}
             if not self._suits(self._server, environment):
@@ -87,6 +95,50 @@ class ForkServer:
             log.info("each rank imports torch itself: %s", error)
         if self._server is not None:
             take_orphans()  # ranks, when the process that has forked them ends
+
+    def _is_cold(self) -> bool:
+        """Whether a failure has decided that ranks are not forked. It also ends the attempt, so one look is enough."""
+        attempt = self._node.attempt
+        if self._asked is None or self._asked[0] != attempt:
+            try:
+                cold = read_cold_start(self._node.store) is not None
+            except StoreError as error:
+                log.warning("it cannot be read whether ranks must start cold, so they are forked: %s", error)
+                return False
+            self._asked = (attempt, cold)
+        return self._asked[1]
+
+    def blamed(self, errors: Sequence[RankError], forked: Mapping[int, float]) -> tuple[RankError, ...]:
+        """Find the failures that a fork may have caused. After one, the ranks of this run start in new processes.
+
+        Args:
+            errors: how ranks have failed.
+            forked: the ranks of this generation that are forks, and when they began, on the monotonic clock.
+
+        Returns:
+            The errors, with these first, and marked.
+        """
+        prefix = self._node.rank_files
+        of_fork = [
+            error
+            for error in errors
+            if error.rank is not None
+            and error.rank in forked
+            and may_be_of_fork(error, Path(f"{prefix}-rank-{error.rank}.page"), forked[error.rank])
+        ]
+        if not of_fork:
+            return tuple(errors)
+        log.warning(
+            "rank %s failed before its first step, perhaps because it was forked. From now on ranks of this run start "
+            "in new processes, as with `launcher_options: {start: cold}`",
+            of_fork[0].rank,
+        )
+        try:
+            write_cold_start(self._node.store, ColdStart(time.time(), self._node.attempt, of_fork[0].rank))
+        except StoreError as error:
+            log.warning("this cannot be stored: %s", error)
+        others = [error for error in errors if error not in of_fork]
+        return (*(replace(error, of_fork=True) for error in of_fork), *others)
 
     def _suits(self, server: Server | None, environment: Mapping[str, str]) -> bool:
         return (
@@ -144,7 +196,9 @@ class ForkServer:
         Returns:
             The rank; None if there is no server, or it could not import or fork.
         """
-        if self._server is not None and self._server.early != read_early(environment, self._folder):
+        if self._is_cold():
+            self.end()
+        elif self._server is not None and self._server.early != read_early(environment, self._folder):
             self.begin(environment)
         order = {"command": command, "environment": environment, "output": str(output), "folder": os.getcwd()}
         server = self._server

@@ -93,7 +93,9 @@ class RankGroup:
         server: ForkServer,
     ) -> None:
         self._node, self._command, self._environments = node, command, environments
-        self._server, self._forked = server, 0
+        self._server = server
+        #: The ranks that are forks, and when they began, on the monotonic clock.
+        self.forked: dict[int, float] = {}
         self._ranks: dict[int, RankProcess] = {}
         self._stayed = 0
         self._alive = select.poll()
@@ -111,7 +113,7 @@ class RankGroup:
             "generation %d: ranks %s started, %d of them by forks; %d stayed",
             self._node.generation,
             ", ".join(map(str, self._ranks)),
-            self._forked,
+            len(self.forked),
             self._stayed,
         )
         return self
@@ -168,7 +170,8 @@ class RankGroup:
         process = self._rejoined(environment, output)
         if process is None:
             forked = self._server.fork(command, environment, output)
-            self._forked += forked is not None
+            if forked is not None:
+                self.forked[rank] = time.monotonic()
             process = forked or _cold(command, environment, output)
         self._ranks[rank] = process
         self._node.note(rank, process.pid)

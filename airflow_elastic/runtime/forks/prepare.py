@@ -106,7 +106,8 @@ def _unfit() -> str | None:
     # OpenBLAS ends its threads before the fork, and starts them again only when they are needed.
     if (child := os.fork()) == 0:
         os._exit(0)
-    os.waitpid(child, 0)
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        return f"cannot be forked: a fork of it ended with {code}"
     if (others := len(os.listdir("/proc/self/task")) - 1) > 0:
         return f"has {others} other threads"
     for descriptor in Path("/proc/self/fd").iterdir():

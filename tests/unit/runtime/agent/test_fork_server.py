@@ -251,6 +251,25 @@ def test_no_rank_is_forked_beside_other_threads(
     assert "each rank imports torch itself: the fork server has 1 other threads" in caplog.text
 
 
+def test_no_rank_is_forked_from_a_process_whose_forks_die(
+    node: Worker,
+    server: ForkServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as with a library that a site's own module imports, and that ends each fork: no rank need fail of it."""
+    caplog.set_level("INFO")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif '--fork-server' in sys.orig_argv:\n    os.register_at_fork(after_in_child=os.abort)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    server.begin()
+    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
+    assert [seen(node, rank)["warm"] for rank in range(2)] == [False, False]
+    assert "the fork server cannot be forked: a fork of it ended with -6" in caplog.text
+
+
 def test_no_rank_is_forked_once_a_device_is_open(tmp_path: Path) -> None:
     """A fork cannot use it. The path of a device is this test's own."""
     program = (
