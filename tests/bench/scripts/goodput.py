@@ -90,15 +90,8 @@ def dlrover(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) ->
     return step, save
 
 
-def main(how: str, folder: Path, failures: float) -> None:
-    torch.set_num_threads(1)
-    run: Any = None
-    if how == "ours":
-        import airflow_elastic.runtime as elastic
-
-        run = elastic.init(total_steps=10**9)
-    else:
-        dist.init_process_group("gloo")
+def train(how: str, folder: Path, failures: float, run: Any) -> None:
+    """Build the model, restore it, and train until this process is killed or its peers are."""
     torch.manual_seed(1)
     plain = Model()
     model = DistributedDataParallel(plain)
@@ -122,6 +115,18 @@ def main(how: str, folder: Path, failures: float) -> None:
             optimizer.step()
             file.write(f"{step} {began} {time.time()}\n")
             after(step, loss)
+
+
+def main(how: str, folder: Path, failures: float) -> None:
+    torch.set_num_threads(1)
+    if how == "ours":
+        import airflow_elastic.runtime as elastic
+
+        run = elastic.init(total_steps=10**9)
+        run.train(train, how, folder, failures, run)
+    else:
+        dist.init_process_group("gloo")
+        train(how, folder, failures, None)
 
 
 if __name__ == "__main__":

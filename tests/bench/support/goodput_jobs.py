@@ -37,12 +37,14 @@ class System:
         how: the argument of the script.
         words: of the command, before the script. `{folder}` is that of the turn.
         kills: `rank` or `agent`.
+        env: more environment variables.
     """
 
     name: str
     how: str
     words: tuple[str, ...]
     kills: str = "rank"
+    env: tuple[tuple[str, str], ...] = ()
 
 
 _OURS = (
@@ -60,7 +62,11 @@ OURS_AGENTS = System(
     "agent",
 )
 TORCHRUN = System(
-    "torchrun", "torchrun", ("-m", "torch.distributed.run", *_ONE_NODE, f"--max-restarts={_RESTARTS}")
+    "torchrun",
+    "torchrun",
+    ("-m", "torch.distributed.run", *_ONE_NODE, f"--max-restarts={_RESTARTS}"),
+    # The store that torchrun shares by default keeps the addresses of the attempt before: gloo then meets nobody.
+    env=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),),
 )
 DLROVER = System(
     "dlrover-run",
@@ -102,7 +108,13 @@ class Turn:
             self._process = subprocess.Popen(
                 [python(), *words, str(SCRIPT), self.system.how, str(self.folder), str(self.every)],
                 # One thread a rank: torchrun's own default, and what two processors have room for.
-                env={**os.environ, MARK: str(self.folder), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+                env={
+                    **os.environ,
+                    **dict(self.system.env),
+                    MARK: str(self.folder),
+                    "OMP_NUM_THREADS": "1",
+                    "PYTHONPATH": str(ROOT),
+                },
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
