@@ -123,7 +123,9 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"attempt {event.attempt} trains, {recovery_words(event.recovery)}"
         case ev.StandbyAsked():
             names = ", ".join(f"node-{index}" for index in event.workers)
-            return f"{names} is started to stand by" + (f": {event.reason}" if event.reason else "")
+            return f"{names} {_are(len(event.workers))} started to stand by" + (
+                f": {event.reason}" if event.reason else ""
+            )
         case ev.ScaleFailed():
             return (
                 f"attempt {event.attempt} could not be changed to {workers(event.workers)}: {event.reason}; "

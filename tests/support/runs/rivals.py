@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +101,9 @@ class Saving:
         self._news = os.fdopen(news, "r")
         self._staged, self._trainers = [first - 1] * of, [0] * of
         while not all(self._trainers):
-            self._listen()
+            assert self._listen(), (
+                "an agent has ended before it had a trainer: see its traceback in the output"
+            )
 
     @property
     def staged(self) -> int:
@@ -180,7 +184,10 @@ def _be(work) -> None:  # type: ignore[no-untyped-def]
     try:
         work()
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code)
 
 

@@ -1,6 +1,6 @@
 """Sizes that never change: as few as possible, as requested, or as many as allowed.
 
-So is a job of Kubernetes, Slurm or Kueue that nobody scales. It starts when all its workers have room.
+So is a job of Kubernetes, Slurm or Kueue whose size does not change. It starts when all its workers have room.
 """
 
 from __future__ import annotations
