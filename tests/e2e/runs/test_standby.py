@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
+from airflow_elastic.control.controller import Controller
 from airflow_elastic.engines import find_engine
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -77,6 +79,26 @@ async def test_a_lost_standby_worker_is_no_failure_and_is_replaced(tmp_path: Pat
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert (len(state.attempts), state.restarts_used) == (1, 0)
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_two_controllers_ask_for_one_standby_worker(tmp_path: Path) -> None:
+    """A triggerer that was taken for dead goes on beside the next one."""
+    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        rival = Controller(driven.run.store, find_engine(spec.engine), poll_seconds=0.2)
+        driving_too = asyncio.create_task(rival.drive())
+        await driven.at_step(10)
+        await ready(driven, 2)
+        driven.kill_node(1)
+        await driven.until(lambda: len(driven.state.attempts) > 1, "attempt 2")
+        await driven.gone_on()
+        await ready(driven, 3)
+        assert asked(driven) == [((2,), False), ((3,), False)]
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+        assert (await driving_too).outcome == state.outcome == "stopped"
+        assert (len(state.attempts), state.restarts_used) == (2, 1)
     assert left_over(tmp_path / "run") == []
 
 
