@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-#: Of `ours` and `dlrover` in memory, and of `dlrover` to the disk: the ratio of DLRover's own example.
-MEMORY_STEPS, DISK_STEPS = 5, 100
+#: Of `ours` and `dlrover` in memory, and of `dlrover` to the disk. A copy to memory takes some 20 ms and a step 100, so
+#: Young's interval has some 20 steps with a failure every 2 minutes.
+MEMORY_STEPS, DISK_STEPS = 20, 100
 
 WORDS, WIDTH, LAYERS, TOKENS = 1000, 256, 6, 64
 
