@@ -33,6 +33,18 @@ def cut() -> None:
     for group in [*dist.distributed_c10d._world.pg_map]:
         with contextlib.suppress(Exception):  # NCCL: ends its kernels; gloo: does nothing
             group.abort()
+    _cut_sockets()
+
+
+def forget_groups() -> None:
+    """Leave all process groups, so that new ones can be made. Nothing may wait for a peer here."""
+    _cut_sockets()
+    _OPENED.clear()
+    if dist.is_initialized():
+        dist.distributed_c10d._abort_process_group()
+
+
+def _cut_sockets() -> None:
     there = _sockets()
     for number, name in _OPENED.items():
         if there.get(number) == name:
@@ -40,13 +52,6 @@ def cut() -> None:
                 # A listener must live: gloo ends the process when it cannot accept.
                 if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     one.shutdown(socket.SHUT_RDWR)
-
-
-def forget_groups() -> None:
-    """Leave all process groups, so that new ones can be made. Nothing may wait for a peer here."""
-    _OPENED.clear()
-    if dist.is_initialized():
-        dist.distributed_c10d._abort_process_group()
 
 
 def _sockets() -> dict[int, str]:

@@ -165,13 +165,14 @@ class Session(PhaseLoop, ModelChanges, Scratch, Train):
         left = frozenset(name for name, other in others.items() if other is None)
         kept = {name: per_rank_if_needed(one, self._ranks) for name, one in others.items() if one is not None}
         more = {**kept, ORDER: self._feed}
-        self._restores(model)
         self._objects = rebuilt(model, optimizers, more, left, rebuild, self._resume.facts)
         self._heartbeat.listen(model)
         if self._saver is not None:
             self._saver.attend(self._objects.stepping)
         manifest, progress = self._resume.load(self._objects), self._progress
-        self._check_begins(model, restored=manifest is not None)
+        if not self.in_scratch:
+            given = (*model.modules(), *self._objects.optimizers, *(others[name] for name in kept))
+            self._note_restored(given, restored=manifest is not None)
         if self._saver is not None and not progress.passes:
             self._saver.check_memory(self._objects)
         if manifest is not None and not progress.passes:

@@ -5,23 +5,25 @@ See ADR 0038. A rank that cannot go on in its process ends, and its agent starts
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import signal
 import threading
-import traceback
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from airflow_elastic.adapters.host import shared_page
+from airflow_elastic.adapters.records import checkpoints
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.health.classify import tells_of_lost_peers
 from airflow_elastic.runtime.checkpoint.save import random_state
 from airflow_elastic.runtime.collectives import connections
@@ -29,10 +31,12 @@ from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.staying.agent_link import (
     ENVIRONMENT,
     AgentLink,
+    ErrorReport,
     LeaveGeneration,
-    write_error,
+    let_go,
 )
-from airflow_elastic.spec.errors import InvalidInput
+from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.run import RESTART_ME
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +45,39 @@ T = TypeVar("T")
 #: How often a process may begin again without a new step.
 TRIES = 3
 
+_NOTHING_TO_LOAD = (
+    "there is no checkpoint to load into the objects that were made outside of the function of run.train"
+)
+
 #: The parts of a session that hold objects of the function, or belong to the process groups.
 _PARTS = ("_objects", "_saver", "_restorer", "_resume", "_feed", "_saves", "_accountant", "_loss", "_ranks")
+
+
+class Noted:
+    """Objects, by identity. It does not keep them alive."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Callable[[], Any]] = {}
+
+    def add(self, objects: Iterable[Any]) -> None:
+        """Note these."""
+        for one in objects:
+            try:
+                self._by_id[id(one)] = weakref.ref(one)
+            except TypeError:  # its class allows no weak references: then it counts as alive
+                self._by_id[id(one)] = partial(lambda kept: kept, one)
+
+    def forget(self, objects: Iterable[Any]) -> None:
+        """Note these no more."""
+        for one in objects:
+            self._by_id.pop(id(one), None)
+
+    def alive(self) -> list[Any]:
+        """Those that still exist."""
+        return [one for refer in self._by_id.values() if (one := refer()) is not None]
+
+    def __contains__(self, one: object) -> bool:
+        return (refer := self._by_id.get(id(one))) is not None and refer() is one
 
 
 @dataclass
@@ -52,14 +87,16 @@ class Stay:
     Attributes:
         link: the connection to the agent, within `run.train`.
         functions: those of `run.train` so far.
-        model: the model that was restored last.
+        given: the objects that this call has given to `restore`, with the parts of the model.
+        trained: those of earlier calls that no checkpoint was loaded into since.
         again: whether the function is called again.
         reached: the newest step, and `tries` since then.
     """
 
     link: AgentLink | None = None
     functions: tuple[Callable[[], Any], ...] = ()
-    model: Callable[[], torch.nn.Module | None] = lambda: None
+    given: Noted = field(default_factory=Noted)
+    trained: Noted = field(default_factory=Noted)
     again: bool = False
     reached: int = -1
     tries: int = 0
@@ -85,7 +122,9 @@ class Train:
         If a rank fails, or workers come or leave, the other ranks leave their collectives, meet again and go on from
         the newest state. A process ends, and another is started in its place, if the function itself raises an error.
         So it is if the function does not come to `step` or a collective within 5 s, or calls `average`. So it is after
-        three calls without a new step, and if CUDA has failed.
+        three calls without a new step, and if CUDA has failed. So it is before the first checkpoint, for a model that
+        is made before the function. An error counts only in the first call of a process: after others, a new process
+        calls the function again.
 
         Several functions in turn: a later failure calls the earlier ones again first, as a new process would. Between
         them there must be no collective.
@@ -115,13 +154,17 @@ class Train:
                             earlier()
                     return call()
                 except LeaveGeneration as left:
-                    traceback.clear_frames(left.__traceback__)
-                    self._quit(None if self._has_parked else left)
+                    let_go(left)
+                    self._quit(None, parked=self._has_parked)
                 except Exception as error:
                     if not (link.leaving or _is_of_peers(error)):
-                        raise
-                    traceback.clear_frames(error.__traceback__)
-                    self._quit(error)
+                        if not stay.again:
+                            raise
+                        # An earlier call may have left its cause behind, so a new process calls the function again.
+                        log.exception("a new process calls the function again, after this error")
+                        ErrorReport.of(error).write()
+                        raise SystemExit(RESTART_ME) from None
+                    self._quit(ErrorReport.of(error))
         finally:
             link.close()
             stay.link = None
@@ -144,56 +187,53 @@ class Train:
     def _has_parked(self) -> bool:
         return bool(self._heartbeat.words[shared_page.PARKED])  # type: ignore[attr-defined]
 
-    def _quit(self, why: BaseException | None) -> None:
-        """Say that this rank has left its generation. Raises `why` if the process must end.
+    def _quit(self, error: ErrorReport | None, *, parked: bool = False) -> None:
+        """Say that this rank has left its generation. Ends the process if it cannot go on.
 
         Args:
-            why: the error that broke it off; None if the rank has parked. Then its peers may still be in a collective
-                with it, so connections are left alone until all have met again.
+            error: that broke it off; None if it leaves by order.
+            parked: whether it has parked. Then its peers may still be in a collective with it, so connections are left
+                alone until all have met again.
         """
         stay, link = self._stay, self._stay.link
         if link is None:
             raise RuntimeError("run.train has ended")
+        if error is not None and not link.leaving:
+            log.warning("this rank has lost its peers: %s", error.error)
+            error.write()
         if (hinders := self._hinders()) is not None:
             log.warning("this rank goes on in a new process: %s", hinders)
             link.close()
-            if isinstance(why, Exception):
-                raise why
-            while True:  # its agent ends it
-                signal.pause()
+            if error is None:
+                _await_end()
+            raise SystemExit(1)
         stay.again = True
-        if why is not None:
+        if not parked:
             connections.cut()
-            if not link.leaving:
-                log.warning("this rank has lost its peers, and waits for the next generation: %s", why)
-                write_error(why)
-        link.left("parked" if why is None else "broken")
+        link.left("parked" if parked else "broken")
 
     def _hinders(self) -> str | None:
         """Why this process cannot go on; None if it can. Lets go of what the function has made."""
         session: Any = self
         stay = self._stay
-        steps = session.steps
+        steps = session._progress.steps
         stay.tries = 0 if steps > stay.reached else stay.tries + 1
         stay.reached = max(steps, stay.reached)
         if stay.tries >= TRIES:
             return f"{TRIES} times it has come to no new step"
         if session._averaging is not None:
             return "run.average has a thread of its own"
-        restorer, words = session._restorer, session._heartbeat.words
-        has_saved = (restorer is not None and restorer.resumed is not None) or words[shared_page.WRITTEN] > 0
         if session._saver is not None:
             session._saver.abandon()
         session._heartbeat.unlisten()
         for part in _PARTS:
             setattr(self, part, None)
-        if stay.model() is not None:
+        stay.trained.add(stay.given.alive())
+        stay.given = Noted()
+        if any(map(_is_wrapped, stay.trained.alive())):
             gc.collect()
-        model = stay.model()
-        if model is not None and _is_wrapped(model):
+        if any(map(_is_wrapped, stay.trained.alive())):
             return "the model is wrapped outside of the function of run.train: wrap it within"
-        if model is not None and not has_saved:
-            return "the model was made outside of the function of run.train, and there is no checkpoint yet"
         try:
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.synchronize()
@@ -213,23 +253,37 @@ class Train:
             signal.signal(signal.SIGTERM, former)
         threads = os.environ.get("OMP_NUM_THREADS")
         following.apply()
+        surroundings = RankEnvironment.read()
+        if surroundings.run_uri and self._needs_checkpoint() and _has_none(surroundings.run_uri):
+            log.warning("this rank begins in a new process: %s", _NOTHING_TO_LOAD)
+            link.close()
+            _await_end()
+        link.joined()
         if (wanted := os.environ.get("OMP_NUM_THREADS")) != threads and wanted:
             torch.set_num_threads(int(wanted))
         connections.forget_groups()
         log.info("this rank goes on in its process")
-        self._begin(RankEnvironment.read())
+        self._begin(surroundings)
 
-    def _restores(self, model: torch.nn.Module) -> None:
-        """Note the model of the function."""
-        self._stay.model = weakref.ref(model)
+    def _needs_checkpoint(self) -> bool:
+        """Whether objects are trained that were made outside of the function."""
+        trained = self._stay.trained
+        if trained.alive():
+            gc.collect()
+        return bool(trained.alive())
 
-    def _check_begins(self, model: torch.nn.Module, *, restored: bool) -> None:
-        """Refuse to begin again with a model that has been trained."""
-        if self._stay.again and not restored and self._stay.model() is model:
-            raise InvalidInput(
-                "run.train: the run has no checkpoint, and its model is already trained. Make the model within the "
-                "function, so that it can begin again"
-            )
+    def _note_restored(self, objects: Iterable[Any], *, restored: bool) -> None:
+        """Note what was given to `restore`, and whether a checkpoint was loaded into it.
+
+        Ends the process if there was none, and an earlier call has trained an object: a new process makes it again.
+        """
+        stay, given = self._stay, [*objects]
+        if restored:
+            stay.trained.forget(given)
+        elif any(one in stay.trained for one in given):
+            log.warning("a new process calls the function again: %s", _NOTHING_TO_LOAD)
+            raise SystemExit(RESTART_ME)
+        stay.given.add(given)
 
 
 def _is_of_peers(error: Exception) -> bool:
@@ -237,6 +291,24 @@ def _is_of_peers(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and tells_of_lost_peers(f"{type(error).__name__}: {error}")
 
 
-def _is_wrapped(model: torch.nn.Module) -> bool:
-    wrapped = any(isinstance(one, DistributedDataParallel) for one in model.modules())
-    return wrapped or any(isinstance(one, DTensor) for one in model.parameters())
+def _is_wrapped(given: object) -> bool:
+    if not isinstance(given, torch.nn.Module):
+        return False
+    return isinstance(given, DistributedDataParallel) or any(
+        isinstance(one, DTensor) for one in given.parameters(recurse=False)
+    )
+
+
+def _has_none(run_uri: str) -> bool:
+    """Whether the run has no checkpoint. All workers have met, so no process writes one."""
+    with contextlib.suppress(ElasticError):  # `restore` reports it
+        return not checkpoints.steps(open_store(run_uri))
+    return False
+
+
+def _await_end() -> NoReturn:
+    """Wait until the agent ends this process, whatever handler the script has."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        signal.pause()

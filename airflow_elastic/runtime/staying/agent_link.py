@@ -88,7 +88,7 @@ class AgentLink:
     """
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        self.leaving, self._wake = False, wake
+        self.leaving, self._has_left, self._wake = False, False, wake
         self._orders: queue.SimpleQueue[NextGeneration | None] = queue.SimpleQueue()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket.connect(f"\0{name}")
@@ -96,15 +96,17 @@ class AgentLink:
 
     def left(self, why: str) -> None:
         """Say that this rank neither computes nor saves any more."""
+        self._has_left = True
         self._say({"left": why})
 
     def next(self) -> NextGeneration | None:
-        """Wait for the next generation, and say that this rank joins it. None if the agent is gone."""
-        order = self._orders.get()
-        if order is not None:
-            self.leaving = False
-            self._say({"joined": True})
-        return order
+        """Wait for the next generation, which this rank may join. None if the agent is gone."""
+        return self._orders.get()
+
+    def joined(self) -> None:
+        """Say that this rank joins the next generation."""
+        self.leaving = self._has_left = False
+        self._say({"joined": True})
 
     def close(self) -> None:
         """The rank can no longer stay."""
@@ -122,20 +124,52 @@ class AgentLink:
                 order = json.loads(line)
                 if "leave" in order:
                     self.leaving = True
-                    self._wake()
+                    if not self._has_left:  # else nothing blocks it, and others may still hear from it
+                        self._wake()
                 else:
                     order["gone"] = tuple(order["gone"])
                     self._orders.put(NextGeneration(**order))
         self._orders.put(None)
 
 
-def write_error(error: BaseException) -> None:
-    """Write down why this rank leaves, as for an exception that ends its process."""
-    if (path := _error_file()) is not None:
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """An error in words. The error itself keeps alive what its frames have used, such as the model.
+
+    Attributes:
+        error: in one line.
+        traceback: as Python prints it.
+        at: epoch seconds.
+    """
+
+    error: str
+    traceback: str
+    at: float
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorReport:
+        """Put an error in words, and let go of its frames."""
         line = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_LINE]
-        told = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
-        with contextlib.suppress(OSError):
-            Path(path).write_text(json.dumps({"error": line, "traceback": told, "at": time.time()}))
+        told = cls(line, "".join(traceback.format_exception(error))[-_LONGEST_TRACE:], time.time())
+        let_go(error)
+        return told
+
+    def write(self) -> None:
+        """Write down why this rank leaves, as for an exception that ends its process."""
+        if (path := _error_file()) is not None:
+            with contextlib.suppress(OSError):
+                Path(path).write_text(json.dumps(asdict(self)))
+
+
+def let_go(error: BaseException | None) -> None:
+    """Let go of the frames of an error and its causes.
+
+    A frame without its variables still refers to its function, and a closure of torch's refers to the module.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _error_file() -> str | None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
-from airflow_elastic.spec.run import RestartPolicy, Workers
+from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, Driven, driving, left_over, plain, training
 from tests.support.machine import leaks
+
+#: None within these tests, except at the end of a function.
+NONE = CheckpointPolicy(every_steps=100_000)
 
 
 @pytest.fixture(scope="module")
@@ -27,27 +32,43 @@ def pid_of(driven: Driven, rank: int) -> int:
     return process.pid
 
 
-async def test_a_killed_rank_takes_no_other_along(tmp_path: Path, undisturbed: str) -> None:
-    spec = training("--epochs=12", "--step-seconds=0.05", "--stay", f"--out={tmp_path}/out")
+@pytest.mark.parametrize(
+    ("lose", "words", "procs"),
+    [
+        pytest.param(Driven.kill_rank, (), 1, id="rank"),
+        pytest.param(Driven.kill_worker, (), 1, id="agent"),
+        pytest.param(Driven.kill_rank, ("--sharded",), 2, id="rank-of-several-sharded"),
+    ],
+)
+async def test_one_that_is_killed_takes_no_other_along(
+    lose: Callable[[Driven, int], None], words: tuple[str, ...], procs: int, tmp_path: Path
+) -> None:
+    (tmp_path / "plain").mkdir()
+    ranks = 2 * procs
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", "--epochs=6", *words, ranks=ranks)
+    words = ("--epochs=6", "--step-seconds=0.1", "--stay", f"--out={tmp_path}/out", *words)
+    spec = training(*words, workers=Workers(2, min=1, max=4, procs=procs))
     async with driving(tmp_path / "run", spec) as driven:
-        await driven.at_step(20)
-        before = pid_of(driven, 0)
-        driven.kill_rank(1)
+        await driven.until(lambda: driven.step_now >= 20, "step 20")
+        before = [pid_of(driven, rank) for rank in range(ranks - 1)]
+        lose(driven, 1 if procs == 1 else ranks - 1)
         await driven.gone_on_in(2)
-        assert pid_of(driven, 0) == before
+        assert [pid_of(driven, rank) for rank in range(ranks - 1)] == before
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert (tmp_path / "out").read_text() == undisturbed
     assert left_over(tmp_path / "run") == []
 
 
-async def test_a_killed_agent_takes_no_ranks_of_others_along(tmp_path: Path, undisturbed: str) -> None:
-    spec = training("--epochs=12", "--step-seconds=0.05", "--stay", f"--out={tmp_path}/out")
-    async with driving(tmp_path / "run", spec) as driven:
-        await driven.at_step(20)
+async def test_without_a_checkpoint_it_begins_anew_in_the_same_process(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    words = ("--epochs=12", "--step-seconds=0.05", "--stay", f"--out={tmp_path}/out")
+    async with driving(tmp_path / "run", training(*words, checkpoint=NONE)) as driven:
+        await driven.until(lambda: driven.step_now >= 10, "step 10")
         before = pid_of(driven, 0)
-        driven.kill_worker(1)
-        await driven.gone_on_in(2)
+        driven.kill_rank(1)
+        await driven.until(lambda: driven.step_now >= 1 and len(driven.state.attempts) == 2, "a new step")
         assert pid_of(driven, 0) == before
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
@@ -92,16 +113,28 @@ async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path, undisturbed: 
     assert state.outcome == "succeeded", state.reason
 
 
-async def test_what_is_made_before_stays_and_each_function_is_called_again(tmp_path: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    undisturbed = plain(tmp_path / "plain", script="stays.py")
-    command = (str(SCRIPTS / "stays.py"), "--step-seconds=0.1", f"--out={tmp_path}/out")
-    async with driving(tmp_path / "run", training(command=command)) as driven:
-        await driven.until(lambda: driven.step_now >= 40, "step 40")  # of the second function
+@pytest.fixture(scope="module")
+def undisturbed_functions(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return plain(tmp_path_factory.mktemp("plain"), script="stays.py")
+
+
+def functions(folder: Path, *words: str, **changes: Any) -> RunSpec:
+    """A run of two functions, of 20 and 40 steps, with a model that is made before them."""
+    command = (str(SCRIPTS / "stays.py"), "--step-seconds=0.1", f"--out={folder}/out", *words)
+    return training(command=command, **changes)
+
+
+@pytest.mark.parametrize("policy", [CheckpointPolicy(every_steps=5), NONE], ids=["saved", "unsaved"])
+async def test_what_is_made_before_stays_and_each_function_is_called_again(
+    policy: CheckpointPolicy, tmp_path: Path, undisturbed_functions: str
+) -> None:
+    """Also if the second function has no checkpoint yet: then the model is put back as the first has left it."""
+    async with driving(tmp_path / "run", functions(tmp_path, checkpoint=policy)) as driven:
+        await driven.until(lambda: driven.step_now >= 35, "step 35")  # of the second function
         driven.kill_rank(1)
         state = await driven.end()
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
-    assert (tmp_path / "out").read_text() == undisturbed
+    assert (tmp_path / "out").read_text() == undisturbed_functions
     first, second = (calls(tmp_path / "run", generation) for generation in (1, 2))
     assert [call for call, _ in first + second] == [
         "first: call 1",
@@ -112,6 +145,35 @@ async def test_what_is_made_before_stays_and_each_function_is_called_again(tmp_p
     assert len({where for _, where in first + second}) == 1  # the same process, and the same model
 
 
+async def test_without_a_checkpoint_a_trained_model_is_made_by_a_new_process(
+    tmp_path: Path, undisturbed_functions: str
+) -> None:
+    async with driving(tmp_path / "run", functions(tmp_path, checkpoint=NONE)) as driven:
+        await driven.until(lambda: driven.step_now >= 5, "step 5")  # of the first function
+        driven.kill_rank(1)
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    assert (tmp_path / "out").read_text() == undisturbed_functions
+    (first,), (again, _) = (calls(tmp_path / "run", generation) for generation in (1, 2))
+    assert (first[0], again[0]) == ("first: call 1", "first: call 1")
+    assert first[1] != again[1]
+
+
+async def test_an_error_in_a_later_call_does_not_end_the_run(
+    tmp_path: Path, undisturbed_functions: str
+) -> None:
+    """It may come from what an earlier call has left behind. So a new process calls the function."""
+    async with driving(tmp_path / "run", functions(tmp_path, "--once")) as driven:
+        await driven.until(lambda: driven.step_now >= 10, "step 10")
+        driven.kill_rank(1)
+        state = await driven.end()
+    kinds = [attempt.failure.kind for attempt in state.attempts if attempt.failure]
+    assert state.outcome == "succeeded", state.reason
+    assert kinds == [FailureKind.KILLED, FailureKind.RESTART_ASKED]
+    assert "first was called before" in (state.attempts[1].failure.error or "")  # type: ignore[union-attr]
+    assert (tmp_path / "out").read_text() == undisturbed_functions
+
+
 def calls(uri: Path, generation: int) -> list[list[str]]:
     """What rank 0 has printed about its calls: the call, and the process with its model."""
     store = open_store(f"{uri}")
@@ -120,27 +182,34 @@ def calls(uri: Path, generation: int) -> list[list[str]]:
     return [line.split(" in ") for line in log.read_text().splitlines() if ": call " in line]
 
 
+def at_random(tiers: str, words: str = "", procs: int = 1, kills: int = 50) -> Any:
+    marks = [pytest.mark.slow, pytest.mark.timeout(3600)] if kills > 4 else []
+    return pytest.param(tiers, words, procs, kills, marks=marks, id=f"{tiers}{words}-{procs}-{kills}")
+
+
 @pytest.mark.parametrize(
-    ("tiers", "kills"),
+    ("tiers", "words", "procs", "kills"),
     [
-        ("memory", 4),
-        pytest.param("memory", 50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-        pytest.param("storage", 50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        at_random("memory", kills=4),
+        at_random("memory"),
+        at_random("storage"),
+        at_random("memory", "--sharded", procs=2),
     ],
 )
 async def test_killed_at_random_it_ends_bit_identical(
-    tiers: str, kills: int, tmp_path: Path, undisturbed: str
+    tiers: str, words: str, procs: int, kills: int, tmp_path: Path
 ) -> None:
     """With states in memory also beside a standby worker, which takes the place of each worker that is lost."""
     seed = random.SystemRandom().getrandbits(32)
     luck, memory = random.Random(seed), leaks.SharedMemory()
     more = {"memory_every_steps": 2, "buddies": True} if tiers == "memory" else {}
     policy = CheckpointPolicy(every_steps=5, overlap=luck.random() < 0.5, **more)
-    words = ("--epochs=12", "--step-seconds=0.1", "--stay", f"--out={tmp_path}/out")
-    workers = Workers(2, min=1, max=4, standby=1 if tiers == "memory" else 0)
-    async with driving(tmp_path / "run", training(*words, checkpoint=policy, workers=workers)) as driven:
-        # Before the first checkpoint, a rank that stays with a trained model is refused.
-        await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
+    (tmp_path / "plain").mkdir()
+    alike = ("--epochs=12", *words.split())
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", *alike, ranks=2 * procs)
+    command = (*alike, "--step-seconds=0.1", "--stay", f"--out={tmp_path}/out")
+    workers = Workers(2, min=1, max=4, procs=procs, standby=1 if tiers == "memory" else 0)
+    async with driving(tmp_path / "run", training(*command, checkpoint=policy, workers=workers)) as driven:
         await driven.killed_at_random(kills, luck)
         state = await driven.end()
     assert state.outcome == "succeeded", f"seed {seed}: {state.reason}"

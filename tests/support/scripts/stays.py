@@ -1,6 +1,6 @@
 """Two trainings by `run.train`, of a model that is made before them. Each call says in which process it is.
 
-Options: --out FILE: rank 0 writes a digest of the model at the end.
+Options: --out FILE: rank 0 writes a digest of the model at the end; --once: fails where a process calls again.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import airflow_elastic.runtime as elastic
 parser = argparse.ArgumentParser()
 parser.add_argument("--out")
 parser.add_argument("--step-seconds", type=float, default=0.0)
+parser.add_argument("--once", action="store_true")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -30,6 +31,8 @@ calls = {"first": 0, "second": 0}
 def training(name, epochs):
     calls[name] += 1
     print(f"{name}: call {calls[name]} in {os.getpid()}, model {id(model)}", flush=True)
+    if options.once and calls[name] > 1:
+        raise ValueError(f"{name} was called before")
     with run.phase(name):
         wrapped = DistributedDataParallel(model) if run.world_size > 1 else model
         run.restore(wrapped, optimizer)
@@ -44,7 +47,7 @@ def training(name, epochs):
 
 
 assert run.train(training, "first", 1) == "first"
-assert run.train(training, "second", epochs=4) == "second"
+assert run.train(training, "second", epochs=2) == "second"
 if options.out and run.rank == 0:
     found = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
     with open(options.out, "w") as file:

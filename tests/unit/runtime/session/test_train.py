@@ -7,7 +7,9 @@ import torch
 from torch.distributed import DistBackendError
 
 import airflow_elastic.runtime as elastic
+from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.train import TRIES, _is_of_peers
+from airflow_elastic.spec.run import RESTART_ME
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +35,38 @@ def test_a_process_gives_up_after_tries_without_a_step() -> None:
     assert "no new step" in (found[TRIES] or "")
 
 
+def begin_again(run: elastic.Session) -> None:
+    assert run._hinders() is None
+    run._begin(RankEnvironment.read())
+
+
 def test_a_trained_model_from_outside_needs_a_checkpoint() -> None:
     run, model = elastic.init(), torch.nn.Linear(1, 1)
-    run.restore(model)
-    assert "there is no checkpoint yet" in (run._hinders() or "")
+    run.restore(torch.nn.Sequential(model))
+    begin_again(run)
+    assert run._needs_checkpoint()
+    with pytest.raises(SystemExit) as ended:
+        run.restore(torch.nn.Sequential(model))
+    assert ended.value.code == RESTART_ME
+
+
+def test_one_that_the_function_makes_needs_none() -> None:
+    run = elastic.init()
+    for _ in range(2):
+        model = torch.nn.Linear(1, 1)
+        run.restore(model, torch.optim.SGD(model.parameters()))
+        del model
+        begin_again(run)
+        assert not run._needs_checkpoint()
+
+
+def test_a_trained_object_from_outside_needs_one_too() -> None:
+    run, scaler = elastic.init(), torch.amp.GradScaler("cpu")
+    run.restore(torch.nn.Linear(1, 1), scaler=scaler)
+    begin_again(run)
+    assert run._needs_checkpoint()
+    with pytest.raises(SystemExit):
+        run.restore(torch.nn.Linear(1, 1), scaler=scaler)
 
 
 @pytest.mark.parametrize(

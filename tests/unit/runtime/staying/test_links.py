@@ -18,16 +18,24 @@ import os, sys, threading
 from airflow_elastic.runtime.staying.agent_link import ENVIRONMENT, AgentLink
 woken = threading.Event()
 link = AgentLink(os.environ[ENVIRONMENT], woken.set)
-woken.wait()
+if "parked" in sys.argv:
+    link.left("parked")
+else:
+    woken.wait()
 if "stuck" in sys.argv:
     threading.Event().wait()
 if "out" in sys.argv:
     link.close()
     threading.Event().wait()
-link.left("broken")
+if "parked" not in sys.argv:
+    link.left("broken")
 following = link.next()
+if "late" in sys.argv:
+    link.close()
+    threading.Event().wait()
 following.apply()
-print("I am", os.environ["RANK"], os.environ.get("GONE"), os.environ["MINE"], flush=True)
+link.joined()
+print("I am", os.environ["RANK"], os.environ.get("GONE"), os.environ["MINE"], woken.is_set(), flush=True)
 link.left("parked")
 """
 SECONDS = 60.0
@@ -60,7 +68,26 @@ def test_it_leaves_and_joins(links: RankLinks, rank: subprocess.Popen[bytes], tm
     assert links.join(rank.pid, following, SECONDS)
     assert not links.was_told(rank.pid)
     links.await_leaving(rank.pid, SECONDS)
-    assert (tmp_path / "log").read_text() == "I am 0 None own\n"  # what the script has set itself stays
+    assert (tmp_path / "log").read_text() == "I am 0 None own True\n"  # what the script has set itself stays
+
+
+@pytest.mark.parametrize("rank", [("parked",)], indirect=True)
+def test_one_that_has_parked_is_not_woken(
+    links: RankLinks, rank: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Others may still be in the collective of the save, so its connections stay open."""
+    assert links.await_leaving(rank.pid, SECONDS)
+    links.tell_to_leave(rank.pid)
+    assert links.join(rank.pid, NextGeneration({}, f"{tmp_path}/log"), SECONDS)
+    links.await_leaving(rank.pid, SECONDS)
+    assert (tmp_path / "log").read_text() == "I am 1 there own False\n"
+
+
+@pytest.mark.parametrize("rank", [("late",)], indirect=True)
+def test_it_cannot_join(links: RankLinks, rank: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    links.tell_to_leave(rank.pid)
+    assert links.await_leaving(rank.pid, SECONDS)
+    assert not links.join(rank.pid, NextGeneration({}, f"{tmp_path}/log"), SECONDS)
 
 
 @pytest.mark.parametrize("rank", [("stuck",)], indirect=True)
