@@ -3,6 +3,9 @@
 Its environment only names the worker and its job. The job's documents under the run URI have its orders. On SIGTERM,
 which Kubernetes sends when it ends a pod, the ranks save and end (`agent.agent`).
 
+It becomes `start_rank.py --pod` at once, without `-P`. Then it imports torch, and forks the worker's fork server. So
+its ranks find the `sys.path` and `__main__` of a rank, and share the memory of these imports with it.
+
 A worker has one life in an attempt. A pod that an operator makes in place of a former one ends at once. So does a
 container that is started again. Only the run decides whether and how it goes on. The container's termination message
 has the reason of the end. A watch of the pod shows it without another request.
@@ -14,10 +17,20 @@ if __name__ == "__main__":  # before anything else is imported
     from airflow_elastic.adapters.host.search_path import own_first
 
     own_first()
+    import os
+    import sys
+
+    from airflow_elastic.adapters.host.environment import with_room
+
+    start_rank = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank", "start_rank.py")
+    # Ranks have variables that their agent has not, of less than 16,000 bytes.
+    command = [sys.executable, "-u", start_rank, "--pod"]
+    os.execve(sys.executable, command, with_room(os.environ, 16_000))  # noqa: S606 - our own program
 
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -25,17 +38,31 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.records.job_files import Result, attempt_of
+from airflow_elastic.adapters.host.environment import ROOM
+from airflow_elastic.adapters.records.job_files import JobRecord, Result, attempt_of
 from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.records.reports import newest_fence
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.runtime.agent.fork_server import ForkServer
+from airflow_elastic.launchers.read_early import before_import, read_early
+from airflow_elastic.runtime.agent.fork_server import ForkServer, server_command
 from airflow_elastic.runtime.agent.reporting.stdout_copy import StdoutCopy
 from airflow_elastic.runtime.agent.worker import Worker
+from airflow_elastic.runtime.forks.prepare import prepare, printed
+from airflow_elastic.runtime.forks.server import fork_server
 from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.errors import ElasticError, SpecError
 from airflow_elastic.spec.validation import number_in
+
+if TYPE_CHECKING:
+    from airflow_elastic.runtime.forks.server import Server
+
+#: What the agent needs beside its ranks' modules. It imports torch.
+_AGENT = tuple(
+    f"airflow_elastic.runtime.agent.{name}"
+    for name in ("agent", "reporting.channels", "reporting.reporter", "reporting.trainer_status")
+)
 
 #: Variables in the environment of every pod that airflow-elastic makes.
 _NEEDED = tuple(f"AIRFLOW_ELASTIC_{name}" for name in ("RUN_URI", "JOB", "ATTEMPT", "INDEX", "POD_IP"))
@@ -56,50 +83,86 @@ class Life:
     container: str
 
 
-def main() -> int:
-    """Be this pod's worker; returns the exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+def be_pod() -> list[str]:
+    """Be this pod's worker, and end with its exit code.
+
+    Returns:
+        In each rank, which is a fork of this process, the arguments of `start_rank.py`.
+    """
     env = os.environ
+    env.pop(ROOM, None)
     if missing := [name for name in _NEEDED if name not in env]:
         sys.stderr.write(
             f"{', '.join(missing)} not set: this is the agent of a worker on a cluster. In its own pods "
             "airflow-elastic sets these: start a run with `airflow-elastic run --engine job ...`\n"
         )
-        return 2
-    uri, name = env["AIRFLOW_ELASTIC_RUN_URI"], env["AIRFLOW_ELASTIC_JOB"]
+        sys.exit(2)
     try:
         attempt, index = number_in(env, "AIRFLOW_ELASTIC_ATTEMPT"), _index(env)
     except SpecError as error:
         sys.stderr.write(f"{error}: airflow-elastic sets these in the pods that it makes\n")
-        return 2
+        sys.exit(2)
     for theirs in [key for key in env if key.startswith("PET_")]:
         del env[theirs]  # an operator's options of torchrun; this agent starts the ranks
+    folder = Path(tempfile.mkdtemp(prefix="airflow-elastic-"))
+    try:
+        found = _begin(folder, attempt, index)
+    except ElasticError as error:
+        found = Result("failed", time.time(), reason=f"the agent failed: {error}")
+    if isinstance(found, Result):
+        sys.exit(_code(_leave(found)))
+    server = _forked_server(found, index)
+    return server if isinstance(server, list) else sys.exit(_code(_work(folder, index, found, server)))
+
+
+def _begin(folder: Path, attempt: int, index: int) -> JobRecord | Result:
+    """The job, if this worker may start in it; from then on no other pod may start as this worker.
+
+    Nothing stays open: what is open would be open in each rank, too.
+    """
+    store = open_store(os.environ["AIRFLOW_ELASTIC_RUN_URI"])
+    files = JobObjects(store, os.environ["AIRFLOW_ELASTIC_JOB"], folder)
+    refusal = _refused(files, index)
+    record = files.record
+    if record is not None:
+        attempt = attempt_of(record, files.newest_members())
+    if refusal is None and (newest := newest_fence(store)) > attempt:
+        refusal = f"attempt {newest} has begun"
+    if refusal is None and record is not None:
+        return record
+    return Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
+
+
+def _forked_server(record: JobRecord, index: int) -> Server | list[str] | None:
+    """See `fork_server`; None if ranks are not forked, or must not be forked from this process. It imports torch."""
+    os.environ.update(before_import(record.spec, workers=1))
+    early = read_early(os.environ, os.getcwd())
+    forks = bool(server_command(record)) and shutil.which(record.python) == sys.executable
+    with printed() as said:
+        unfit = prepare(*_AGENT, ranks=forks)
+    if unfit is not None:
+        return None
+    return fork_server(said, early, {"AIRFLOW_ELASTIC_WORKER": f"node-{index}"})
+
+
+def _work(folder: Path, index: int, record: JobRecord, inherited: Server | None) -> Result:
+    """Run the ranks to their end."""
+    from airflow_elastic.runtime.agent.agent import run_worker
+    from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
+    from airflow_elastic.runtime.agent.reporting.reporter import Reporter
+    from airflow_elastic.runtime.agent.reporting.trainer_status import also_to_trainer
+
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     results: list[Result] = []
     try:
-        store = open_store(uri)
-        files = JobObjects(store, name, Path(tempfile.mkdtemp(prefix="airflow-elastic-")))
-        refusal = _refused(files, index)
-        record = files.record
-        if record is not None:
-            attempt = attempt_of(record, files.newest_members())
-        if refusal is None and (newest := newest_fence(store)) > attempt:
-            refusal = f"attempt {newest} has begun"
-        if refusal is not None or record is None:
-            reason = f"node-{index} did not start: {refusal or 'no job'}"
-            return _code(_leave(Result("lost", time.time(), reason=reason)))
-        node = Worker(files, record, index, store, address=env["AIRFLOW_ELASTIC_POD_IP"])
-        server = ForkServer(node)
+        store = open_store(record.run_uri)
+        files = JobObjects(store, record.name, folder)
+        node = Worker(files, record, index, store, address=os.environ["AIRFLOW_ELASTIC_POD_IP"])
+        server = ForkServer(node, inherited)
         server.begin()
-
-        # These import torch. It takes as long here as in the fork server, which does it at the same time.
-        from airflow_elastic.runtime.agent.agent import run_worker
-        from airflow_elastic.runtime.agent.reporting.channels import LeadChannel
-        from airflow_elastic.runtime.agent.reporting.reporter import Reporter
-        from airflow_elastic.runtime.agent.reporting.trainer_status import also_to_trainer
-
-        reporter = Reporter(node, also_to_trainer(LeadChannel(node), env))
+        reporter = Reporter(node, also_to_trainer(LeadChannel(node), os.environ))
         with StdoutCopy(node):
             run_worker(node, server, reporter, lambda result: results.append(_leave(result)))
         files.write(f"node-{index}/result.json", results[0])
@@ -108,7 +171,7 @@ def main() -> int:
             logging.getLogger(__name__).warning("the agent failed after its ranks had ended: %s", error)
         else:
             results.append(_leave(Result("failed", time.time(), reason=f"the agent failed: {error}")))
-    return _code(results[0])
+    return results[0]
 
 
 def _index(env: Mapping[str, str]) -> int:
@@ -190,7 +253,3 @@ def message(result: Result) -> bytes:
         if len(data) <= _MESSAGE_BYTES or not keep:
             return data[:_MESSAGE_BYTES]
         keep = keep * 2 // 3 if keep > 50 else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -289,6 +289,7 @@ class Worker:
             if self.keeper is not None and self.keeper.lost is not None:
                 self.flush()  # again: the peer may have been lost meanwhile, or storage may have failed
         self.files.forget_fetched(f"node-{self.index}")
+        self.files.node(self.index).mkdir(parents=True, exist_ok=True)
         self.members, self._park_at, self._half_over, self.standing_by = members, None, False, False
         self.count_kills()
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_elastic.adapters.host.environment import ROOM, take
-from airflow_elastic.adapters.host.processes import be_called
+from airflow_elastic.adapters.host.processes import be_called, readable
 from airflow_elastic.runtime.forks.child import Child
 from airflow_elastic.runtime.forks.prepare import prepare, print_to, printed, seed
 
@@ -95,6 +95,9 @@ def fork_server(said: int, early: Mapping[str, str], marks: Mapping[str, str]) -
         return Server(Child(pid), ours, early)
     ours.close()
     os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     take({**os.environ, **marks})
     return _fork_ranks(theirs, said, _first_to_die())
 
@@ -125,10 +128,13 @@ def fork_for_parent() -> int | None:
     read, write = os.pipe()
     between = _fork_or_none()
     if between == 0:
+        end = os.pidfd_open(os.getpid())
         if (child := _fork_or_none()) != 0:
             os._exit(child is None)
         os.setsid()
         os.write(write, str(os.getpid()).encode())
+        readable(end)  # from then on the agent is the parent
+        os.close(end)
     os.close(write)
     if between == 0:
         os.close(read)

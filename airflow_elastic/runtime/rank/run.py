@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> None:
-    """Run the script, module or program in the arguments. With --fork-server and --node-host, forked processes do.
+    """Run the script, module or program in the arguments. With --fork-server, --node-host and --pod, forks do.
 
     Args:
         arguments: of `start_rank.py`.
@@ -39,6 +39,10 @@ def main(arguments: list[str], loaded: Collection[str], path: Sequence[str]) -> 
         from airflow_elastic.runtime.agent.node_host import host
 
         arguments = host(Path(arguments[1]))
+    elif arguments[:1] == ["--pod"]:
+        from airflow_elastic.runtime.pod import be_pod
+
+        arguments = be_pod()
     be_called(f"rank-{os.environ.get('RANK', '?')}")
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     started = str(getattr(sys.modules["__main__"], "__file__", ""))

@@ -1,8 +1,8 @@
 """Starts a rank: `python -u start_rank.py -- train.py ARGS`, `-- -m module ARGS`; `--fork-server`: many, by forks.
 
-With `--node-host` it also forks the agents of the engine `local`. It is run by its path, and never imported. So the
-script can take over this process's `__main__`. And it needs no flag or variable that keeps the current folder off
-`sys.path`: the script and its child processes would see it.
+With `--node-host` it also forks the agents of the engine `local`; with `--pod` it is an agent itself. It is run by its
+path, and never imported. So the script can take over this process's `__main__`. And it needs no flag or variable that
+keeps the current folder off `sys.path`: the script and its child processes would see it.
 """
 
 import sys

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from airflow_elastic.core.state import FailureKind
+from airflow_elastic.engines.local.engine import state_folder
+from airflow_elastic.engines.local.host import NodeHost
+from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.processes import read
@@ -49,6 +54,40 @@ async def test_another_worker_takes_the_place_of_a_lost_one(tmp_path: Path) -> N
     assert (after.home, after.job, after.workers) == (1, before.job, 3)
     assert after.restored_at >= before.last_step - SLACK > 0
     assert left_over(tmp_path / "run") == []
+
+
+@pytest.mark.real_start
+async def test_a_newcomer_imports_nothing(tmp_path: Path) -> None:
+    """Its agent, its fork server and its rank are forks of the host that has imported torch for the first workers.
+
+    A process that begins anew has a command of its own.
+    """
+    uri = str(tmp_path / "run")
+    async with driving(uri, training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES)) as driven:
+        await driven.at_step(5)
+        host = NodeHost(state_folder(uri)).process()
+        assert host is not None
+        driven.kill_worker(1)
+        await driven.gone_on_in(2)
+        assert NodeHost(state_folder(uri)).process() == host
+        agent = driven.files.agent(driven.node_at(1))
+        (rank,) = driven.called("rank-1")
+        assert agent is not None
+        assert [parent_of(rank.pid), parent_of(agent.pid)] == [agent.pid, host.pid]
+        assert agent.pid in [parent_of(server.pid) for server in driven.called(WAITING)]
+        commands = {command_of(process.pid) for process in left_over(uri)}
+        assert [command.split("\0")[-3:] for command in commands] == [
+            ["--node-host", str(state_folder(uri)), ""]
+        ]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def parent_of(pid: int) -> int | None:
+    found = read(pid)
+    return found.parent if found else None
 
 
 async def test_a_lead_that_is_lost_is_followed_by_a_newcomer(tmp_path: Path) -> None:

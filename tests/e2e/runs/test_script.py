@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_elastic.adapters.records import checkpoints
-from airflow_elastic.adapters.records.job_files import JobRecord, Members
-from airflow_elastic.adapters.records.job_objects import JobObjects
 from airflow_elastic.adapters.records.journal import Journal
-from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
-from airflow_elastic.engines import Job
 from airflow_elastic.spec.events import RunMoved
 from airflow_elastic.spec.run import RunSpec
-from airflow_elastic.testing.fake_engine import FakeEngine
 from tests.support.driving import SCRIPTS, driving, left_over, training
 from tests.support.machine.patience import PATIENCE_SECONDS
+from tests.support.runs.pods import pod, submitted
 
 TEXT = (SCRIPTS / "train.py").read_text()
 
@@ -83,39 +77,19 @@ async def test_a_stopped_run_goes_on_with_a_corrected_script(tmp_path: Path) -> 
     assert (moved.spec.script, state.spec.script) == (better.script, better.script)
 
 
-async def test_pods_write_it_where_all_of_them_find_it(tmp_path: Path) -> None:
+def test_pods_write_it_where_all_of_them_find_it(tmp_path: Path) -> None:
     """The agents of pods, without a cluster: they share nothing but the place of the run."""
     spec = shipped("--epochs=1", f"--out={tmp_path / 'out'}")
-    store = open_store(str(tmp_path / "run"))
-    start_run(store, spec, engine=FakeEngine())
-    job = Job(store.uri, spec, 1, 2)
-    files = JobObjects(store, job.name, tmp_path)
-    record = JobRecord(job.name, store.uri, 1, spec, spec.digest, "", sys.executable)
-    assert files.create("job.json", record)
+    files = submitted(str(tmp_path / "run"), tmp_path, spec)
+    record = files.record
+    assert record is not None
     assert record.is_same(replace(record, spec=replace(spec, script="print()")))
     assert not record.is_same(replace(record, digest="another"))
-    files.begin(Members(1, (0, 1), 0.0))
-    known = {
-        "AIRFLOW_ELASTIC_RUN_URI": store.uri,
-        "AIRFLOW_ELASTIC_JOB": job.name,
-        "AIRFLOW_ELASTIC_ATTEMPT": "1",
-        "AIRFLOW_ELASTIC_POD_IP": "127.0.0.1",
-    }
-    pods = []
-    for index in (0, 1):
-        temporary = tmp_path / f"tmp-{index}"
-        temporary.mkdir()
-        own = {
-            "AIRFLOW_ELASTIC_INDEX": str(index),
-            "AIRFLOW_ELASTIC_TERMINATION": str(temporary / "end"),
-            "TMPDIR": str(temporary),
-        }
-        command = [sys.executable, "-P", "-m", "airflow_elastic.runtime.pod"]
-        pods.append(await asyncio.create_subprocess_exec(*command, env={**os.environ, **known, **own}))
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert [await pod.wait() for pod in pods] == [0, 0]
+    with contextlib.ExitStack() as stack:
+        pods = [stack.enter_context(pod(files, index, tmp_path / f"tmp-{index}")) for index in (0, 1)]
+        assert [one.wait(PATIENCE_SECONDS) for one in pods] == [0, 0]
     assert (tmp_path / "out").read_text()
     for index in (0, 1):
-        found = tmp_path / f"tmp-{index}" / f"airflow-elastic-{job.name}" / "fit.py"
+        found = tmp_path / f"tmp-{index}" / f"airflow-elastic-{record.name}" / "fit.py"
         assert found.read_text() == TEXT
         assert found.parent.stat().st_mode & 0o077 == 0

@@ -158,6 +158,16 @@ def test_two_ranks_of_a_worker(ground: Ground, two: dict[str, Facts]) -> None:
 
 
 @pytest.mark.slow
+def test_two_ranks_of_a_pod(ground: Ground, two: dict[str, Facts]) -> None:
+    """Forks of the pod's first process, which has opened the run's storage before it has imported torch."""
+    ours = ground.pod("pod", "project", "tools/facts.py", procs=2)
+    assert ours["1-1-0"]["warm"], ground.output("pod")
+    for facts in ours.values():
+        facts.pop("env.TMPDIR")  # of this pod alone
+    compare_two(ours, two, "fork")
+
+
+@pytest.mark.slow
 def test_a_module_with_a_cold_start(ground: Ground) -> None:
     words = (sys.executable, "-P", "-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=0")
     theirs = ground.plain("torchrun-m", "modules", *words, "-m", "package.facts")

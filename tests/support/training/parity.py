@@ -23,6 +23,7 @@ from airflow_elastic.launchers import PYTHON, TORCHRUN, Place
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.cli import SCRIPTS
 from tests.support.machine.patience import PATIENCE_SECONDS, until
+from tests.support.runs.pods import pod, submitted
 
 COMMAND = Path(sys.executable).with_name("airflow-elastic")
 ARGUMENTS = ("--lr", "0.1", "two words", "ü", "")
@@ -182,6 +183,17 @@ class Ground:
             ) as group,
         ):
             until(lambda: len(group.codes) == procs, "the ranks' end")
+        return self.told(name)
+
+    def pod(self, name: str, folder: str, *command: str, procs: int) -> dict[str, Facts]:
+        """Start a pod with these ranks, as Kubernetes does."""
+        restart = RestartPolicy(policy="Never", backoff_limit=0)
+        spec = RunSpec((*command, *ARGUMENTS), workers=Workers(1, procs=procs), restart=restart)
+        files = submitted(f"{self.root / name}-run", self.root / f"{name}-files", spec)
+        place = self.root / f"{name}-pod"
+        with pod(files, 0, place, self.environment(name), self.root / folder) as process:
+            process.wait(PATIENCE_SECONDS)
+        shutil.copy(place / "log", self.root / f"{name}.log")
         return self.told(name)
 
     def told(self, name: str) -> dict[str, Facts]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Self
 
@@ -54,8 +53,9 @@ class StdoutCopy:
 
     def _copy_one(self, path: Path) -> None:
         """Copy what is in the file now. Lines that are written meanwhile wait, so that each rank gets its turn."""
-        out, at = sys.stdout.buffer, self._copied.get(path, 0)
-        with path.open("rb") as file:
+        at = self._copied.get(path, 0)
+        # `sys.stdout` may have no buffer. Then a signal could cut a write off.
+        with path.open("rb") as file, open(1, "wb", closefd=False) as out:
             until = os.fstat(file.fileno()).st_size
             if until - at > _BEHIND_BYTES:
                 file.seek(until - _BEHIND_BYTES // 8)
@@ -69,4 +69,3 @@ class StdoutCopy:
             while file.tell() < until and (data := file.read(_CHUNK_BYTES)):
                 out.write(data)
                 self._copied[path] = file.tell()
-        out.flush()

@@ -312,6 +312,23 @@ def test_ranks_outlive_their_server(
     until(none_left, "no zombie to be left")
 
 
+def test_a_rank_begins_as_a_child_of_its_agent() -> None:
+    """Not of the process between them, which may take long to end: a script may ask the kernel for the parent's end."""
+    program = (
+        "import os, time\n"
+        "from airflow_elastic.adapters.host.processes import take_orphans\n"
+        "from airflow_elastic.runtime.forks.server import fork_for_parent\n"
+        "agent, end = os.getpid(), os._exit\n"
+        "os._exit = lambda code: (time.sleep(0.3), end(code))\n"
+        "take_orphans()\n"
+        "pid = fork_for_parent()\n"
+        "if pid is None:\n    end(0 if os.getppid() == agent else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_it_ends_with_its_agent(node: Worker, server: ForkServer) -> None:
     """Whatever ends the agent: what the server waits for is the end of its socket."""
     program = (
