@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often the agent looks for orders. It notices the end of a rank at once.
+#: How often the agent looks for orders. It notices the end of a rank at once, and looks often once a peer is lost.
 ORDERS_SECONDS = 0.25
 
 #: How often the agent checks that its fork server lives.
@@ -162,7 +162,9 @@ def _watch(node: Worker, group: RankGroup, server: ForkServer) -> Result | None:
     """Wait for the end of the ranks. Returns None if they must start again in a newer generation. Raises Stopped."""
     looked, broken_at = time.monotonic(), None
     while True:
-        group.rest(ORDERS_SECONDS)
+        group.rest(ORDERS_SECONDS if broken_at is None else node.files.standby_seconds)
+        if broken_at is not None:
+            node.files.look_anew()
         if time.monotonic() - looked > SERVER_SECONDS:
             looked = time.monotonic()
             server.look()

@@ -97,10 +97,16 @@ async def die(driven: Driven, kind: str, luck: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "recoveries",
-    [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])],
+    ("recoveries", "words"),
+    [
+        (3, ""),
+        pytest.param(200, "", marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
+        pytest.param(
+            40, "--stay", marks=[pytest.mark.slow, pytest.mark.timeout(7200), pytest.mark.real_start]
+        ),
+    ],
 )
-async def test_it_comes_up_each_time_and_nothing_grows(recoveries: int, tmp_path: Path) -> None:
+async def test_it_comes_up_each_time_and_nothing_grows(recoveries: int, words: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")  # noqa: T201
     luck, memory = random.Random(seed), leaks.SharedMemory()
@@ -108,7 +114,12 @@ async def test_it_comes_up_each_time_and_nothing_grows(recoveries: int, tmp_path
     restart = RestartPolicy(backoff_limit=10_000, backoff_seconds=0.1, backoff_max_seconds=0.2)
     workers = Workers(2, standby=1)
     spec = training(
-        "--epochs=1000000", "--step-seconds=0.02", checkpoint=policy, restart=restart, workers=workers
+        "--epochs=1000000",
+        "--step-seconds=0.02",
+        *words.split(),
+        checkpoint=policy,
+        restart=restart,
+        workers=workers,
     )
     uses, kinds = list[Use](), list[str]()
     async with driving(tmp_path / "run", spec) as driven:
