@@ -59,12 +59,14 @@ async def test_kills(tmp_path: Path) -> None:
 async def test_ranks_that_stay(tmp_path: Path) -> None:
     rounds = count("ROUNDS", 5)
     heading(f"kill -9 of one rank, {rounds} times with run.train and without it: 2 workers of 1 rank")
+    # Also with `run.train`, the process of the killed rank is a new one, which the others wait for.
     kills, floors = await with_and_without_train(tmp_path, rounds)
     print(f"    {'floor: start, import, load':32}{spread(floors)}")
     for stay, text, goal in ((False, "without run.train", 0.15), (True, "with run.train", 0.1)):
         after = [kill.stepping_after for kill in kills[stay]]
         print(f"    {text:32}{spread(after)}")
         verdict(f"{text}, over the floor", median(after) / median(floors), goal)
+    print("  where the time goes (medians, ms)         without          with")
     for stage, _ in STAGES:
         columns = [median([kill.stages()[stage] for kill in kills[stay]]) * 1000 for stay in kills]
         print(f"    {stage:34}{columns[0]:12.0f}{columns[1]:14.0f}", flush=True)

@@ -142,8 +142,12 @@ class Train:
         name = os.environ.get(ENVIRONMENT)
         if name is None or stay.link is not None:
             return call()
+        try:
+            stay.link = link = AgentLink(name, connections.cut)
+        except OSError as error:
+            log.warning("this process cannot stay, because it does not reach its agent: %s", error)
+            return call()
         luck = random_state.capture()
-        stay.link = link = AgentLink(name, connections.cut)
         try:
             while True:
                 try:

@@ -9,6 +9,7 @@ from torch.distributed import DistBackendError
 import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.train import TRIES, _is_of_peers
+from airflow_elastic.runtime.staying.agent_link import ENVIRONMENT
 from airflow_elastic.spec.run import RESTART_ME
 
 
@@ -21,6 +22,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_an_agent_the_function_is_called_once() -> None:
     run = elastic.init()
     assert run.train(lambda a, b: (a, b), 1, b=2) == (1, 2)
+
+
+def test_with_an_agent_out_of_reach_it_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "nobody-listens")
+    assert elastic.init().train(lambda: "done") == "done"
 
 
 def test_its_error_passes() -> None:
