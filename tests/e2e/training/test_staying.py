@@ -16,7 +16,7 @@ from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
 from tests.support.driving import SCRIPTS, Driven, driving, left_over, plain, training
-from tests.support.machine import leaks
+from tests.support.machine import leaks, usage
 
 #: None within these tests, except at the end of a function.
 NONE = CheckpointPolicy(every_steps=100_000)
@@ -217,3 +217,27 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (tmp_path / "out").read_text() == undisturbed, f"seed {seed}"
     assert left_over(tmp_path / "run") == []
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
+
+
+@pytest.mark.parametrize("times", [pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+async def test_a_rank_that_stays_many_times_does_not_grow(times: int, tmp_path: Path) -> None:
+    words, uses = ("--epochs=1000000", "--step-seconds=0.02", "--stay"), list[usage.Use]()
+    policy = CheckpointPolicy(every_steps=200, memory_every_steps=2, keep_last=2)
+    restart = RestartPolicy(backoff_limit=10_000)
+    async with driving(tmp_path / "run", training(*words, checkpoint=policy, restart=restart)) as driven:
+        await driven.until(lambda: driven.step_now >= 3, "step 3")
+        stays = pid_of(driven, 0)
+        while len(driven.state.attempts) <= times:
+            uses.append(usage.of([stays]))
+            number, step = len(driven.state.attempts), driven.step_now
+            driven.kill_rank(1)
+            await driven.until(
+                lambda n=number, s=step: len(driven.state.attempts) > n and driven.step_now > s + 2,  # type: ignore[misc]
+                f"attempt {number + 1}",
+            )
+            assert pid_of(driven, 0) == stays
+        driven.run.ask_stop(by="test")
+        assert (await driven.end()).outcome == "stopped"
+    print(uses)  # noqa: T201
+    assert usage.grows(uses) is None, uses
+    assert left_over(tmp_path / "run") == []
