@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch.distributed as dist
 
@@ -18,13 +20,19 @@ import torch.distributed as dist
 _OPENED: dict[int, str] = {}
 
 
+#: `sys.excepthook` as torch has set it, and as it was before. Torch's writes the rank before each line of a traceback.
+_HOOKS: list[tuple[object, Any]] = []
+
+
 @contextlib.contextmanager
 def noted() -> Iterator[None]:
-    """Around the making of process groups: note the connections that are opened meanwhile."""
-    before = _sockets()
+    """Around the making of process groups: note the connections that are opened meanwhile, and torch's hook."""
+    before, hook = _sockets(), sys.excepthook
     try:
         yield
     finally:
+        if sys.excepthook is not hook:
+            _HOOKS.append((sys.excepthook, hook))
         _OPENED.update({number: one for number, one in _sockets().items() if before.get(number) != one})
 
 
@@ -40,6 +48,10 @@ def forget_groups() -> None:
     """Leave all process groups, so that new ones can be made. Nothing may wait for a peer here."""
     _cut_sockets()
     _OPENED.clear()
+    while _HOOKS:  # else each generation adds one to those before
+        theirs, former = _HOOKS.pop()
+        if sys.excepthook is theirs:
+            sys.excepthook = former
     if dist.is_initialized():
         dist.distributed_c10d._abort_process_group()
 

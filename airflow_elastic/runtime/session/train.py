@@ -232,8 +232,9 @@ class Train:
         session._heartbeat.unlisten()
         for part in _PARTS:
             setattr(self, part, None)
-        stay.trained.add(stay.given.alive())
-        stay.given = Noted()
+        trained, stay.trained, stay.given = [*stay.trained.alive(), *stay.given.alive()], Noted(), Noted()
+        stay.trained.add(trained)
+        del trained
         if any(map(_is_wrapped, stay.trained.alive())):
             gc.collect()
         if any(map(_is_wrapped, stay.trained.alive())):
