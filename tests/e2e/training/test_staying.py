@@ -219,7 +219,7 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
-@pytest.mark.parametrize("times", [pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("times", [8, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 async def test_a_rank_that_stays_many_times_does_not_grow(times: int, tmp_path: Path) -> None:
     words, uses = ("--epochs=1000000", "--step-seconds=0.02", "--stay"), list[usage.Use]()
     policy = CheckpointPolicy(every_steps=200, memory_every_steps=2, keep_last=2)
