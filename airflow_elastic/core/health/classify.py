@@ -163,7 +163,7 @@ RULES: tuple[Rule, ...] = (
         lambda d: d.rank.of_fork,
         lambda d: (
             f"{_who(d)} failed before its first step, perhaps because it was forked ({_how_it_ended(d)}). From now on "
-            "ranks of this run start in new processes. For such a script set `launcher_options: {start: cold}`"
+            "ranks of this run start in new processes (for such a script, set `launcher_options: {start: cold}`)"
         ),
     ),
     Rule(

@@ -14,6 +14,8 @@ import pytest
 from airflow_elastic.adapters.host.processes import called, marked
 from airflow_elastic.adapters.records.job_files import Result
 from airflow_elastic.adapters.records.job_objects import JobObjects
+from airflow_elastic.adapters.records.reports import ColdStart, write_cold_start
+from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec.codec import decode
 from airflow_elastic.spec.run import RestartPolicy, Workers
@@ -116,6 +118,21 @@ def test_ranks_import_torch_themselves_where_they_are_told_to(
     assert ranks is not None
     assert [rank["warm"] for rank in ranks] == [False, False]
     assert [rank["safe_path"] for rank in ranks] == [False, False]
+
+
+def test_ranks_start_cold_after_a_failure_that_a_fork_caused(tmp_path: Path) -> None:
+    """It may be that of an earlier pod, on another machine: the run's storage has it."""
+    files = job(tmp_path, str(tmp_path / "run"))
+    write_cold_start(open_store(str(tmp_path / "run")), ColdStart(0.0, 1, 0))
+    with pod(files, 0, tmp_path / "pod") as process:
+        until(lambda: told(tmp_path) or process.poll() is not None, "both ranks")
+        servers = called(marked("AIRFLOW_ELASTIC_TERMINATION", str(tmp_path / "pod/end")), WAITING)
+        (tmp_path / "go on").touch()
+        assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "pod/log").read_text()
+    ranks = told(tmp_path)
+    assert ranks is not None
+    assert [rank["warm"] for rank in ranks] == [False, False]
+    assert servers == [], "it is of no use, and has memory"
 
 
 def test_variables_of_its_image_are_not_those_that_ranks_read_early(tmp_path: Path) -> None:
