@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: How often the agent looks for orders. It notices the end of a rank at once, and looks often once a peer is lost.
-ORDERS_SECONDS = 0.25
+ORDERS_SECONDS = 0.1
 
 #: How often the agent checks that its fork server lives.
 SERVER_SECONDS = 2.0
