@@ -123,13 +123,16 @@ def _begin(folder: Path, attempt: int, index: int) -> JobRecord | Result:
     store = open_store(os.environ["AIRFLOW_ELASTIC_RUN_URI"])
     files = JobObjects(store, os.environ["AIRFLOW_ELASTIC_JOB"], folder)
     refusal = _refused(files, index)
-    record = files.record
+    record, members = files.record, files.newest_members()
     if record is not None:
-        attempt = attempt_of(record, files.newest_members())
+        attempt = attempt_of(record, members)
     if refusal is None and (newest := newest_fence(store)) > attempt:
         refusal = f"attempt {newest} has begun"
     if refusal is None and record is not None:
         return record
+    stands_by = index in files.standby().nodes
+    if stands_by and members is not None and files.has_finished(members, without=index):
+        return Result("succeeded", time.time(), reason="the others have finished the training")
     return Result("lost", time.time(), reason=f"node-{index} did not start: {refusal or 'no job'}")
 
 

@@ -362,6 +362,11 @@ class JobFiles:
         """How a worker ended; None if it has not, or was killed."""
         return self.read(f"node-{index}/result.json", Result)
 
+    def has_finished(self, members: Members, without: int) -> bool:
+        """Whether one of these workers, other than `without`, has finished the training."""
+        results = (self.result(index) for index in members.nodes if index != without)
+        return any(result is not None and result.outcome == "succeeded" for result in results)
+
 
 def attempt_of(record: JobRecord, members: Members | None) -> int:
     """Number of the run's attempt that a generation belongs to."""

@@ -130,7 +130,7 @@ def _be_standby(node: Worker) -> None:
     """
     while node.index in node.files.standby().nodes:
         members = node.files.newest_members()
-        if members is not None and _done_without_us(node, members):
+        if members is not None and node.files.has_finished(members, without=node.index):
             raise NotNeeded("the others have finished the training")
         if node.stop_at is not None or node.files.closed:
             raise Stopped
@@ -182,7 +182,7 @@ def _still_wanted(node: Worker, members: Members) -> None:
     """Raise an error if this worker need not wait: it must end, or the others have finished without it."""
     if node.stop_at is not None or node.files.closed:
         raise Stopped
-    if _done_without_us(node, members):
+    if node.files.has_finished(members, without=node.index):
         if _rejoined(node, members):
             raise WorkersMissing(f"workers that attempt {node.attempt} was waiting for have ended")
         raise LeftGeneration("the other workers have finished the training")
@@ -198,12 +198,6 @@ def _all_were_there(node: Worker, members: Members) -> bool:
     """Whether it begins a new attempt, and all its workers were in the generation before: none is a replacement."""
     before = node.files.members(members.generation - 1)
     return before is not None and _rejoined(node, members) and set(members.nodes) <= set(before.nodes)
-
-
-def _done_without_us(node: Worker, members: Members) -> bool:
-    """Whether another member has finished instead of joining: training ended during a scale step."""
-    others = (node.files.result(other) for other in members.nodes if other != node.index)
-    return any(result is not None and result.outcome == "succeeded" for result in others)
 
 
 def free_port() -> int:

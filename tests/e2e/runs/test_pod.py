@@ -160,6 +160,20 @@ def test_it_ends_when_it_is_told_to(tmp_path: Path) -> None:
     until(lambda: marked(*mark) == [], "its server to end with it")
 
 
+@pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 1)])
+def test_a_standby_worker_that_comes_after_the_end_ends_as_the_others_did(
+    tmp_path: Path, outcome: str, code: int
+) -> None:
+    """Else the Job would make another pod in its place, and never be complete."""
+    files = job(tmp_path, str(tmp_path / "run"))
+    assert files.ask_standby(1, lambda node: False) is not None
+    files.write("node-0/result.json", Result(outcome, 0.0))
+    files.create("closed", {})
+    with pod(files, 1, tmp_path / "pod") as process:
+        assert process.wait(PATIENCE_SECONDS) == code, (tmp_path / "pod/log").read_text()
+    assert result(tmp_path / "pod").outcome == ("succeeded" if code == 0 else "lost")
+
+
 def test_it_says_what_it_lacks_without_its_variables(tmp_path: Path) -> None:
     files = job(tmp_path, str(tmp_path / "run"))
     base = {**os.environ, "AIRFLOW_ELASTIC_WORKERS_BEFORE": "many"}
