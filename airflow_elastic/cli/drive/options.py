@@ -146,6 +146,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option("--scale-at", **_pair("STEP=N"), help="A planned scale step: N workers from STEP on."),
     click.option("--engine-option", **_pair("K=V"), help="An option of the engine."),
+    click.option("--launcher-option", **_pair("K=V"), help="An option of the launcher, e.g. start=cold."),
 )
 
 
@@ -171,9 +172,9 @@ def with_overrides(
     for option, path in _FIELDS.items():
         if options[option] is not None:
             _put(plain, path, options[option])
-    for key, pairs in (("env", options["env"]), ("engine_options", options["engine_option"])):
-        if pairs:
-            plain[key] = {**(plain.get(key) or {}), **dict(pairs)}
+    for key, option in _MAPPINGS.items():
+        if options[option]:
+            plain[key] = {**(plain.get(key) or {}), **dict(options[option])}
     if options["secret"]:
         plain["secrets"] = [*_others(plain.get("secrets"), options["secret"]), *_secrets(options["secret"])]
     if options["scale_at"]:
@@ -204,6 +205,9 @@ def as_typed(error: SpecError, options: Mapping[str, Any], *, nothing_else: bool
     return SpecError(*problems)
 
 
+#: Fields that are mappings, with the options that give their values one by one.
+_MAPPINGS = {"env": "env", "engine_options": "engine_option", "launcher_options": "launcher_option"}
+
 #: Fields whose paths are also plain words.
 _PLAIN_WORDS = frozenset({"name", "engine", "launcher"})
 
@@ -218,10 +222,8 @@ def _typed_path(path: str, options: Mapping[str, Any]) -> str | None:
     index = rest.partition(".")[0]
     if group == "scaling" and options["scale_at"] and index.isdigit():
         return "--scale-at {}={}".format(*options["scale_at"][int(index)])
-    if group == "env" and rest in dict(options["env"]):
-        return f"--env {rest}"
-    if group == "engine_options" and rest in dict(options["engine_option"]):
-        return f"--engine-option {rest}"
+    if group in _MAPPINGS and rest in dict(options[_MAPPINGS[group]]):
+        return f"{_option(_MAPPINGS[group])} {rest}"
     return None
 
 

@@ -36,6 +36,8 @@ def refuse_standby(spec: RunSpec, engine: Engine, launcher: Launcher) -> None:
         )
     elif spec.restart.policy == "Never":
         why = "the restart policy is Never, so no worker takes the place of a lost one"
+    elif spec.workers.at_most == 1:
+        why = "a run that loses its only worker begins a new job. With more workers (count, or max), one can stand by"
     if why is not None:
         raise SpecError(Problem("workers.standby", spec.workers.standby, f"0: {why}"))
 

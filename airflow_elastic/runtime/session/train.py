@@ -35,7 +35,7 @@ from airflow_elastic.runtime.staying.agent_link import (
     LeaveGeneration,
     let_go,
 )
-from airflow_elastic.spec.errors import ElasticError
+from airflow_elastic.spec.errors import ElasticError, InvalidInput
 from airflow_elastic.spec.run import RESTART_ME
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,15 @@ class Train:
 
         Returns:
             What the function returns.
+
+        Raises:
+            InvalidInput: what is given is no function.
         """
+        if not callable(function):
+            raise InvalidInput(
+                f"run.train: given {function!r}; allowed: a function, which is not called here. Its arguments follow: "
+                "run.train(training, data)"
+            )
         stay, call = self._stay, partial(function, *arguments, **named)
         stay.functions += (call,)
         name = os.environ.get(ENVIRONMENT)

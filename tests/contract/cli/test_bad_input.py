@@ -61,6 +61,14 @@ CASES = {
         (*RUN, "--engine-option", "gpu=1", *SCRIPT),
         "--engine-option gpu: given '1'",
     ),
+    "an unknown value of a launcher option": (
+        (*RUN, "--launcher-option", "start=warm", *SCRIPT),
+        "--launcher-option start: given 'warm'; allowed: ",
+    ),
+    "a standby worker without another one": (
+        (*RUN, "--standby", "1", *SCRIPT),
+        "--standby: given 1; allowed: 0: a run that loses its only worker begins a new job",
+    ),
     "an unknown option": ((*RUN, "--wrokers", "2", *SCRIPT), "No such option '--wrokers'"),
     "an option of the script before --": (
         (*RUN, "count.py", "--epochs", "1"),

@@ -10,6 +10,7 @@ import airflow_elastic.runtime as elastic
 from airflow_elastic.runtime.environment import RankEnvironment
 from airflow_elastic.runtime.session.train import TRIES, _is_of_peers
 from airflow_elastic.runtime.staying.agent_link import ENVIRONMENT
+from airflow_elastic.spec.errors import InvalidInput
 from airflow_elastic.spec.run import RESTART_ME
 
 
@@ -27,6 +28,12 @@ def test_without_an_agent_the_function_is_called_once() -> None:
 def test_with_an_agent_out_of_reach_it_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "nobody-listens")
     assert elastic.init().train(lambda: "done") == "done"
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_function_is_refused(given: object) -> None:
+    with pytest.raises(InvalidInput, match=f"given {given}; allowed: a function, which is not called here"):
+        elastic.init().train(given)  # type: ignore[arg-type]
 
 
 def test_its_error_passes() -> None:
