@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from airflow_elastic.core.health.recovery import measured_from
 from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
@@ -97,7 +98,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             refused = f"a copy of checkpoint {event.step} was not used by {event.worker}: {event.reason}"
             return refused if event.newest is None else f"{refused}; training goes on from {event.newest}"
         case ev.RanksFailed():
-            return f"ranks of {event.worker.name} have failed, its agent stands by"
+            return f"ranks of {event.worker.name} have failed, its agent waits for the next generation"
         case ev.RejoinRefused():
             return f"attempt {event.attempt} cannot begin in place: {event.reason}; the next one has a job of its own"
         case ev.WorkersEnded() | ev.Stalled():
@@ -120,7 +121,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
                 return f"attempt {event.attempt} trains with {workers(count)} while {held} more {_are(held)} held up"
             return f"attempt {event.attempt} trains with all its {workers(count)}"
         case ev.Recovered():
-            return f"attempt {event.attempt} trains, {recovery_words(event.recovery)}"
+            start = measured_from(state.attempts[event.attempt - 2])
+            return f"attempt {event.attempt} trains, {recovery_words(event.recovery, start)}"
         case ev.StandbyAsked():
             names = ", ".join(f"node-{index}" for index in event.workers)
             return f"{names} {_are(len(event.workers))} started to stand by" + (

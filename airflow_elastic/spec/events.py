@@ -178,7 +178,7 @@ class PhaseCompleted:
 
 @dataclass(frozen=True, slots=True)
 class RanksFailed:
-    """A worker's ranks have failed after `step`, and its agent stands by. Other workers may report further causes."""
+    """A worker's ranks have failed after `step`, and its agent waits. Other workers may report further causes."""
 
     at: float
     attempt: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.run_table import summaries, table
 from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
 from airflow_elastic.core.goodput import ROWS
+from airflow_elastic.core.health.recovery import start_words
 from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
@@ -223,11 +225,14 @@ def _time(document: Mapping[str, Any]) -> str:
 
 
 def _last_recovery(document: Mapping[str, Any]) -> list[str]:
-    known = [back for attempt in document["attempts"] if (back := attempt.get("recovery"))]
+    pairs = itertools.pairwise(document["attempts"])
+    known = [(before, back) for before, attempt in pairs if (back := attempt.get("recovery"))]
     if not known:
         return []
-    parts = {name: seconds for name, seconds in known[-1].items() if name != "seconds"}
-    return [f"last recovery: first step {recovery_words(Recovery(**parts))}"]
+    before, back = known[-1]
+    parts = {name: seconds for name, seconds in back.items() if name != "seconds"}
+    start = start_words(before["number"], (one.get("last_step_at") for one in before["stretches"]))
+    return [f"last recovery: first step {recovery_words(Recovery(**parts), start)}"]
 
 
 def _attempts(console: Console, document: Mapping[str, Any]) -> None:
@@ -265,7 +270,7 @@ def _ranks(console: Console, document: Mapping[str, Any]) -> None:
             str(rank["rank"]),
             rank["worker"],
             str(rank["step"]),
-            f"{rank.get('step_seconds', 0.0):.3f}",
+            f"{seconds:.3f}" if (seconds := rank.get("step_seconds")) else "",
             "" if loss is None else say.number(loss),
             size(rank.get("memory_bytes", 0)),
             f"{say.duration(max(0.0, document['at'] - at))} ago" if at else "not yet",

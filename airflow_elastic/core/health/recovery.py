@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_elastic.core.state import Attempt, Phase, RunState
 from airflow_elastic.spec.events import Recovered
@@ -41,8 +41,7 @@ def _recovery(before: Attempt, attempt: Attempt, progress: Progress) -> Recovery
     stretch = progress.stretches[0] if progress.stretches else None
     if stretch is None or stretch.first_step_at is None or before.ended_at is None:
         return None
-    stretches = before.progress.stretches if before.progress else ()
-    stepped = max((one.last_step_at or 0.0 for one in stretches), default=0.0) or before.ended_at
+    stepped = max((at or 0.0 for at in _last_steps(before)), default=0.0) or before.ended_at
     # Machines have clocks of their own, so no part may be negative.
     moments = [stepped]
     for moment in (before.ended_at, attempt.submitted_at, stretch.started_at, stretch.first_step_at):
@@ -52,7 +51,21 @@ def _recovery(before: Attempt, attempt: Attempt, progress: Progress) -> Recovery
     return Recovery(noticing, deciding, meeting, restoring, rest - restoring)
 
 
-def words(recovery: Recovery) -> str:
-    """The parts in words, without those that took no time."""
+def _last_steps(attempt: Attempt) -> tuple[float | None, ...]:
+    return tuple(one.last_step_at for one in attempt.progress.stretches) if attempt.progress else ()
+
+
+def measured_from(before: Attempt) -> str:
+    """What the time of a recovery is measured from: `the last step`, or the end of an attempt without a step."""
+    return start_words(before.number, _last_steps(before))
+
+
+def start_words(number: int, last_steps: Iterable[float | None]) -> str:
+    """The same by the number of the attempt before, and when its stretches did their last steps."""
+    return "the last step" if any(last_steps) else f"attempt {number} ended"
+
+
+def words(recovery: Recovery, start: str) -> str:
+    """The parts in words, without those that took no time. `start`: what the time is measured from."""
     told = [f"{PARTS[name]} {value:.2g} s" for name, value in recovery.parts().items() if value >= 0.005]
-    return f"{recovery.seconds:.2g} s after the last step" + (f": {', '.join(told)}" if told else "")
+    return f"{recovery.seconds:.2g} s after {start}" + (f": {', '.join(told)}" if told else "")

@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,29 @@ def rank_environments(node: Worker, members: Members, meeting: Meeting) -> list[
     ]
 
 
+def begun(ranks: Iterable[int], forked: Collection[int], stayed: Collection[int]) -> str:
+    """`rank 0 stayed in its process; rank 1 started, by a fork`, for the agent's log.
+
+    Args:
+        ranks: of the worker.
+        forked: those that are new forks.
+        stayed: those whose processes were in the generation before.
+    """
+    started = [rank for rank in ranks if rank not in stayed]
+    told = []
+    if stayed:
+        told.append(f"{_named(stayed)} stayed in {'its process' if len(stayed) == 1 else 'their processes'}")
+    if len(started) == 1:
+        told.append(f"{_named(started)} started, {'by a fork' if forked else 'in a new process'}")
+    elif started:
+        told.append(f"{_named(started)} started, {len(forked)} of them by forks")
+    return "; ".join(told)
+
+
+def _named(ranks: Collection[int]) -> str:
+    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, sorted(ranks)))}"
+
+
 class RankGroup:
     """The ranks, from the start of the first to the end of the last.
 
@@ -97,7 +120,7 @@ class RankGroup:
         #: The ranks that are forks, and when they began, on the monotonic clock.
         self.forked: dict[int, float] = {}
         self._ranks: dict[int, RankProcess] = {}
-        self._stayed = 0
+        self._stayed: set[int] = set()
         self._alive = select.poll()
         self._alive.register(node.links, select.POLLIN)
         self._pidfds: set[int] = set()
@@ -109,13 +132,7 @@ class RankGroup:
         except BaseException:
             self._end()
             raise
-        log.info(
-            "generation %d: ranks %s started, %d of them by forks; %d stayed",
-            self._node.generation,
-            ", ".join(map(str, self._ranks)),
-            len(self.forked),
-            self._stayed,
-        )
+        log.info("generation %d: %s", self._node.generation, begun(self._ranks, self.forked, self._stayed))
         return self
 
     def __exit__(
@@ -167,7 +184,7 @@ class RankGroup:
         output = self._node.logs / layout.rank_log(self._node.generation, rank)
         # torchrun replaces this in arguments, too.
         command = [word.replace("${local_rank}", environment["LOCAL_RANK"]) for word in self._command]
-        process = self._rejoined(environment, output)
+        process = self._rejoined(rank, environment, output)
         if process is None:
             forked = self._server.fork(command, environment, output)
             if forked is not None:
@@ -179,14 +196,14 @@ class RankGroup:
         self._alive.register(descriptor, select.POLLIN)
         self._pidfds.add(descriptor)
 
-    def _rejoined(self, environment: dict[str, str], output: Path) -> RankProcess | None:
+    def _rejoined(self, rank: int, environment: dict[str, str], output: Path) -> RankProcess | None:
         """The process that has had this place before, if it has joined this generation."""
         stayer = self._node.staying.pop(int(environment["LOCAL_RANK"]), None)
         if stayer is None:
             return None
         following = NextGeneration.after(stayer.environment, environment, output)
         if self._node.links.join(stayer.process.pid, following, LEAVE_SECONDS):
-            self._stayed += 1
+            self._stayed.add(rank)
             return stayer.process
         _kill(stayer.process)
         return None

@@ -160,7 +160,7 @@ async def test_ranks_that_follow_have_torch_when_they_start(tmp_path: Path) -> N
         )
         for index in (0, 1):
             text = (driven.files.node(index) / "agent.log").read_text()
-            assert f"generation 2: ranks {index} started, 1 of them by forks" in text
+            assert f"generation 2: rank {index} started, by a fork" in text
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert (state.outcome, state.restarts_used) == ("stopped", 1)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_elastic.cli.inspect.status import _position
+from io import StringIO
+
+from rich.console import Console
+
+from airflow_elastic.cli.inspect.status import _last_recovery, _position, _ranks
 from airflow_elastic.core.event_sentences import sizes
 from airflow_elastic.core.machine import evolve
 from airflow_elastic.core.status_document import document as status
@@ -63,3 +67,24 @@ def test_a_run_that_has_lost_its_steps_says_how_far_it_was() -> None:
     position = _position(status("/runs/x", state, None, 5.0))
     assert position.startswith("step 0/20 again, after step 8, epoch 0, step loss 0.25")
     assert _position(status("/runs/x", story(*LIVE), None, 5.0)) == "no step reported so far"
+
+
+def test_the_last_recovery_says_what_its_time_is_measured_from() -> None:
+    recovery = {"noticing": 0.0, "deciding": 2.0, "meeting": 0.0, "restoring": 0.0, "starting": 4.0}
+    first = {"number": 1, "recovery": None, "stretches": [{"first_step_at": None}]}
+    following = {"number": 2, "recovery": {**recovery, "seconds": 6.0}}
+    (line,) = _last_recovery({"attempts": [first, following]})
+    assert line == "last recovery: first step 6 s after attempt 1 ended: decided in 2 s, started in 4 s"
+    stepped = {**first, "stretches": [{"last_step_at": 9.0}]}
+    (line,) = _last_recovery({"attempts": [stepped, following]})
+    assert line.startswith("last recovery: first step 6 s after the last step: ")
+    assert _last_recovery({"attempts": [first]}) == []
+
+
+def test_a_speed_that_is_not_known_yet_is_left_blank() -> None:
+    rank = {"rank": 0, "worker": "node-0", "step": 0, "step_seconds": 0.0}
+    console = Console(record=True, width=120, file=StringIO())
+    _ranks(console, {"ranks": [rank, {**rank, "rank": 1, "step_seconds": 0.25}], "at": 1.0})
+    _, young, known = console.export_text().splitlines()
+    assert young.split() == ["0", "node-0", "0", "0", "B", "not", "yet"]
+    assert known.split()[3] == "0.250"

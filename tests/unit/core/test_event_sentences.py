@@ -311,6 +311,13 @@ def test_a_worker_that_is_replaced_is_told() -> None:
     assert refused == "attempt 2 cannot begin in place: no such size; the next one has a job of its own"
 
 
+def test_an_agent_whose_ranks_have_failed_waits() -> None:
+    """Only a standby worker stands by."""
+    failed = WorkerStatus("node-1", WorkerPhase.FAILED)
+    *_, told = tell([created(), ev.AttemptSubmitted(1, 1, "j"), ev.RanksFailed(2, 1, failed, 7)])
+    assert told == "ranks of node-1 have failed, its agent waits for the next generation"
+
+
 def test_how_grave_an_event_is() -> None:
     gone = ev.AttemptGone(4, 1)
     levels = graves(

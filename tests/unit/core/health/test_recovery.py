@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_elastic.core.health.recovery import recovered, words
+from airflow_elastic.core.event_sentences import sentence
+from airflow_elastic.core.health.recovery import measured_from, recovered, words
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec import events as ev
@@ -25,11 +26,11 @@ BEFORE = Progress(
 LOST = JobStatus((WorkerStatus("node-0", WorkerPhase.LOST, reason="its pod was deleted"),))
 
 
-def story(*, ended: float = 10.0, submitted: float = 12.0) -> RunState:
+def story(*, ended: float = 10.0, submitted: float = 12.0, told: Progress | None = BEFORE) -> RunState:
     state = create(ev.RunCreated(0.0, spec(), scales_in_place=True))
     for event in (
         ev.AttemptSubmitted(1.0, 1, "job"),
-        ev.WorkersEnded(ended, 1, LOST, BEFORE),
+        ev.WorkersEnded(ended, 1, LOST, told),
         ev.AttemptGone(ended + 1.0, 1),
         ev.AttemptSubmitted(submitted, 2, "job-2"),
     ):
@@ -46,9 +47,24 @@ def test_each_part_is_told_and_they_fill_the_time() -> None:
     (event,) = recovered(story(), report(), 22.0)
     assert event.recovery == Recovery(noticing=1.0, deciding=2.0, meeting=3.0, restoring=2.0, starting=4.0)
     assert event.recovery.seconds == 21.0 - 9.0
-    assert words(event.recovery) == (
+    assert words(event.recovery, "the last step") == (
         "12 s after the last step: noticed after 1 s, decided in 2 s, met in 3 s, restored in 2 s, started in 4 s"
     )
+
+
+def test_what_the_time_is_measured_from_is_told() -> None:
+    state = story()
+    (event,) = recovered(state, report(), 22.0)
+    assert "attempt 2 trains, 12 s after the last step: noticed after 1 s" in str(
+        sentence(event, state, evolve(state, event))
+    )
+    unstarted = story(told=None)
+    (event,) = recovered(unstarted, report(), 22.0)
+    assert sentence(event, unstarted, evolve(unstarted, event)) == (
+        "attempt 2 trains, 11 s after attempt 1 ended: decided in 2 s, met in 3 s, restored in 2 s, started in 4 s"
+    )
+    young = replace(BEFORE, stretches=(Stretch(1, 2, 2, 2.0),))
+    assert measured_from(story(told=young).attempts[0]) == "attempt 1 ended"
 
 
 def test_it_is_an_event_once() -> None:
