@@ -219,11 +219,11 @@ class Controller:
         job = self._job_of(action.attempt)
         engine, lost = cast("Rejoining", self._engine), (action.lost,) if action.lost else ()
         try:
-            await engine.rejoin(job, action.attempt, *lost)
+            others = await engine.rejoin(job, action.attempt, *lost)
         except SubmitRefused as refusal:
             await self._record(ev.RejoinRefused(self._now(), action.attempt, str(refusal)))
         else:
-            await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name))
+            await self._record(ev.AttemptSubmitted(self._now(), action.attempt, job.name, others or None))
 
     async def _delete(self, action: Delete) -> None:
         await self._unwatch()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
                     f"submitted: {workers(attempt.workers)}, {_start(attempt.from_step, state.origin)}{newer}"
                 )
             else:
-                what = f"begins in place: {_in_place(attempt, state.origin)}"
+                what = f"begins in place: {_in_place(state, event.replacements or ())}"
             board = board_command(state.spec, event.job)
             shown = f". To watch it in TensorBoard: {board}" if board else ""
             return f"attempt {attempt.number} {what}{shown}"
@@ -262,9 +262,13 @@ def _start(step: int, origin: Origin | None) -> str:
     return "from the beginning" if origin is None else f"from {origin.words}"
 
 
-def _in_place(attempt: Attempt, origin: Origin | None) -> str:
+def _in_place(state: RunState, replacements: Collection[int]) -> str:
+    attempt, origin = state.attempt, state.origin
     names = ", ".join(f"node-{index}" for index in attempt.replaces)
-    others = f", with others in place of {names}" if names else ""
+    of_job = [one for one in state.attempts if attempt.home in (one.number, one.home)]
+    standby = {index for one in of_job for index in one.standby}
+    new = [f"node-{index}{' (which stood by)' * (index in standby)}" for index in replacements]
+    others = f", {', '.join(new) or 'with others'} in place of {names}" if names else ""
     # What agents still have in memory is written, and committed, before they begin.
     newer = " or later" if attempt.from_step else ", or what workers have in memory"
     step = f"{_start(attempt.from_step, origin)}{newer}"

@@ -247,13 +247,16 @@ class Regrouping(Engine, Protocol):
 class Rejoining(Engine, Protocol):
     """An engine with the capability `rejoin`: its agents can outlive their ranks."""
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Let the workers of a live job hold a new rendezvous for this attempt. Nothing if they have, or the job is
         gone.
 
         Their agents end the ranks of the previous attempt, and write what it has saved. New workers take the places of
         the `lost` ones. These must not be able to take part any more, so only workers that the engine reports as
         `replaceable` may be named.
+
+        Returns:
+            The numbers of these new workers; () if none are known.
 
         Raises:
             SubmitRefused: it cannot be done. The job is then deleted, and the next attempt has its own.

@@ -133,11 +133,15 @@ class RunMoved:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSubmitted:
-    """The engine has the job. This controller or an earlier one has created it."""
+    """The engine has the job. This controller or an earlier one has created it.
+
+    `replacements`: for an attempt in the job of another one, the new workers in place of lost ones, if they are known.
+    """
 
     at: float
     attempt: int
     job: str
+    replacements: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

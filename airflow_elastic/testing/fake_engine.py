@@ -138,15 +138,17 @@ class FakeEngine:
             raise EngineError(f"job {job.name} is not there to be regrouped")
         found.met.append(members)
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Keep which attempt the workers were to begin. Those that are there have never failed, by what it sees."""
         found = self.jobs.get(job.name)
         if found is None or found.closed or attempt in found.rejoined:
-            return
+            return ()
         found.rejoined.append(attempt)
         names = {f"node-{index}" for index in lost}
         found.workers = [_become(w, WorkerPhase.LEFT) if w.name in names else w for w in found.workers]
+        there = len(found.workers)
         self._resize(found, sum(worker.phase in _LIVE for worker in found.workers) + len(lost))
+        return tuple(worker.index for worker in found.workers[there:])
 
     async def stand_by(self, job: Job) -> tuple[int, ...]:
         """Add standby workers, in place of those that train now or have ended."""

@@ -64,7 +64,7 @@ def test_the_demo_does_what_it_promises(keep: str, tmp_path: Path) -> None:
         r"world size 2 · step \d+/690 · loss .* samples/s · attempt 1",
         r"\$ kill -9 \d+",
         r"node-1 was lost .*: attempt 1 ends at step \d+",
-        r"attempt 2 begins in place: 2 workers, with others in place of node-1, from step [1-9]\d* or later",
+        r"attempt 2 begins in place: 2 workers, node-2 in place of node-1, from step [1-9]\d* or later",
         r"\$ airflow-elastic scale '.*/a demo/.*' 3",
         r"world size 3 · step \d+/690",
         r"run ended: succeeded",

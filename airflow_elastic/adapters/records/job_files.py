@@ -246,7 +246,7 @@ class JobFiles:
         lost: Collection[int] = (),
         fresh: Callable[[Members], Iterator[int]] | None = None,
         standby: Collection[int] = (),
-    ) -> None:
+    ) -> tuple[int, ...]:
         """Begin a generation of the same workers for this attempt. Nothing if there is one already, or no such job.
 
         Args:
@@ -254,11 +254,14 @@ class JobFiles:
             lost: workers whose ranks other workers take over.
             fresh: returns numbers for these. Default: numbers that no worker of the job has had.
             standby: workers that take their places first.
+
+        Returns:
+            The workers that took the places of lost ones as the attempt began, now or in an earlier call.
         """
         while not self.closed:
             record, members = self.record, self.newest_members()
             if record is None or members is None or attempt_of(record, members) >= attempt:
-                return
+                break
             following = replace(members, generation=members.generation + 1, attempt=attempt)
             if lost:
                 following = following.spending(lost)
@@ -268,6 +271,14 @@ class JobFiles:
                 following = replace(following, nodes=nodes)
             self.begin(following)
             self.look_anew()  # another caller may have begun one, based on the former members
+        return self._replacements(attempt) if lost else ()
+
+    def _replacements(self, attempt: int) -> tuple[int, ...]:
+        """The workers of the attempt's first generation that were not in the one before."""
+        for before, following in itertools.pairwise(self.generations()):
+            if before.attempt != following.attempt == attempt:
+                return tuple(node for node in following.nodes if node not in before.nodes)
+        return ()
 
     def generations(self) -> list[Members]:
         """All generations so far, oldest first."""

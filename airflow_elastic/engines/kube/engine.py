@@ -258,9 +258,9 @@ class KubeEngine(Measures):
         """Begin a new generation of these workers; the others join a later one."""
         await asyncio.to_thread(regroup, self._files(job), job.name, lambda now: of_all(now, members))
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Begin a generation of the same workers for this attempt: this engine does not replace lost workers."""
-        await asyncio.to_thread(self._files(job).rejoin, attempt)
+        return await asyncio.to_thread(self._files(job).rejoin, attempt)
 
     async def delete(self, job: Job, grace_seconds: float) -> None:
         """Close the job, then remove it.

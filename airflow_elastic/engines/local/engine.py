@@ -163,17 +163,18 @@ class LocalEngine:
             raise EngineError(f"job {job.name} is being scaled by somebody else")
         self._ensure_host(job)
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Kill the remaining processes of lost workers, and begin a generation for this attempt."""
-        await asyncio.to_thread(self._rejoin, job, attempt, lost)
+        return await asyncio.to_thread(self._rejoin, job, attempt, lost)
 
-    def _rejoin(self, job: Job, attempt: int, lost: tuple[int, ...]) -> None:
+    def _rejoin(self, job: Job, attempt: int, lost: tuple[int, ...]) -> tuple[int, ...]:
         for index in lost:
             _kill(partial(_left_of, job, index), f"node-{index} of {job.name}")
         files = job_files(job)
-        files.rejoin(attempt, lost, standby=_ready(files))
+        replacements = files.rejoin(attempt, lost, standby=_ready(files))
         if lost:
             self._ensure_host(job)
+        return replacements
 
     async def stand_by(self, job: Job) -> tuple[int, ...]:
         """Have further agents started, which import torch, and wait to be named in a generation."""

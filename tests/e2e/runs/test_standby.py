@@ -59,6 +59,9 @@ async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follow
         await ready(driven, 3)
         assert asked(driven) == [((2,), False), ((3,), False)]
         assert driven.state.attempt.home == 1
+        events = Journal(driven.run.store).read()
+        taken = [one.replacements for one in events if isinstance(one, ev.AttemptSubmitted)]
+        assert taken == [None, (2,)]
         recovery = await driven.until(lambda: driven.state.attempt.recovery, "what took how long")
         assert recovery.seconds > 0
         driven.run.ask_stop(by="test")

@@ -138,7 +138,7 @@ class Refusing(FakeEngine):
     def __init__(self, error: EngineError) -> None:
         self._error = error
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         raise self._error
 
 

@@ -305,6 +305,13 @@ def test_a_worker_that_is_replaced_is_told() -> None:
         "attempt 2 begins in place: 2 workers, with others in place of node-1, from the beginning, or what "
         "workers have in memory",
     ]
+    step = "from the beginning, or what workers have in memory"
+    begun = f"attempt 2 begins in place: 2 workers, {{}} in place of node-1, {step}"
+    first, following = ev.AttemptSubmitted(1, 1, "j"), ev.AttemptSubmitted(4, 2, "j", replacements=(2,))
+    *_, named = tell([created(), first, ended, following])
+    assert named == begun.format("node-2")
+    *_, stood = tell([created(), first, ev.StandbyAsked(2, 1, (2,)), ended, following])
+    assert stood == begun.format("node-2 (which stood by)")
     *_, refused = tell(
         [created(), ev.AttemptSubmitted(1, 1, "j"), ended, ev.RejoinRefused(4, 2, "no such size")]
     )

@@ -185,17 +185,16 @@ class JobEngine(KubeEngine):
         may = not queued and native.allows_replacement(owner["spec"]["gang"], job)
         return job.standby and may and options.topology is None
 
-    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> None:
+    async def rejoin(self, job: Job, attempt: int, lost: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Begin a generation for this attempt; pods of further indexes replace the pods of lost workers."""
         if not lost:
-            await super().rejoin(job, attempt)
-            return
+            return await super().rejoin(job, attempt)
         options = options_of(job.spec, self.kind.options)
         async with hub(self._reach(options)) as shared:
             try:
-                await self._replace(shared, job, options, attempt, lost)
+                return await self._replace(shared, job, options, attempt, lost)
             except Missing:
-                pass  # somebody has deleted the Job: the watch reports it
+                return ()  # somebody has deleted the Job: the watch reports it
             except KubeError as error:
                 if error.is_final:
                     raise SubmitRefused(str(error)) from error
@@ -205,7 +204,7 @@ class JobEngine(KubeEngine):
 
     async def _replace(
         self, shared: Hub, job: Job, options: KubeOptions, attempt: int, lost: tuple[int, ...]
-    ) -> None:
+    ) -> tuple[int, ...]:
         files, place = self._files(job), (JOBS, options.namespace, job.name)
         pods = [pod for pod in await self._pods(shared, job, options) if self.kind.index(pod) in lost]
         await self._keep_logs(shared, job, options, pods)
@@ -215,8 +214,9 @@ class JobEngine(KubeEngine):
         owner = await shared.client.get(*place)
         ready = await self._ready(shared, job, options)
         others = partial(fresh, without={*ready, *(await asyncio.to_thread(files.standby)).lost})
-        await asyncio.to_thread(files.rejoin, attempt, lost, others, ready)
+        replacements = await asyncio.to_thread(files.rejoin, attempt, lost, others, ready)
         await self._grow(shared, place, owner, files)
+        return replacements
 
     async def _grow(self, shared: Hub, place: Place, owner: dict[str, Any], files: JobObjects) -> None:
         """Let the Job have as many pods as its workers and standby workers need."""

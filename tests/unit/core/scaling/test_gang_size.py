@@ -205,7 +205,8 @@ def test_an_attempt_begins_in_place_though_a_scale_step_came_between(tmp_path: P
     files.rejoin(2)
     files.rejoin(1)
     assert files.newest_members() == Members(3, (0, 1, 2), 0.0, attempt=2)
-    files.rejoin(3, {1, 2})
+    assert files.rejoin(3, {1, 2}) == (3, 4)
+    assert files.rejoin(3, {1, 2}) == (3, 4), "a controller that comes later is told, too"
     replaced = Members(4, (0, 3, 4), 0.0, attempt=3, spent=(1, 2))
     assert files.newest_members() == replaced
     files.create("closed", {})

@@ -1,28 +1,27 @@
-// What took how long from the last step of an attempt to the first step of the next one: a bar, and its longest parts.
+// What took how long from the last step of an attempt to the first step of the next one: a bar, and its parts in words.
 import type { Recovery } from "../api/types.ts";
 import { duration } from "../format/times.ts";
 
 export function RecoveryBar({ recovery }: { recovery: Recovery }) {
   const parts = recovery.parts.filter(({ seconds }) => seconds > 0);
-  const all = recovery.parts.map(({ words, seconds }) => `${words} ${duration(seconds)}`).join(", ");
   return (
-    <span className="el-recovery" title={all}>
+    <span className="el-recovery">
+      <span className="el-muted">first step after {duration(recovery.seconds)}</span>
       <span className="el-recovery-bar" aria-hidden="true">
         {parts.map(({ name, seconds }) => (
           <i key={name} className={`el-recovery-${name}`} style={{ flexGrow: seconds }} />
         ))}
       </span>
-      <span className="el-muted">
-        first step after {duration(recovery.seconds)}: {longest(recovery)}
+      <span className="el-legend">
+        {parts.map(({ name, words, seconds }) => (
+          <span key={name}>
+            <i className={`el-recovery-${name}`} aria-hidden="true" />
+            <span className="el-muted">
+              {words} {duration(seconds)}
+            </span>
+          </span>
+        ))}
       </span>
     </span>
   );
-}
-
-/** The parts that take a tenth of the time or more. */
-export function longest({ seconds, parts }: Recovery): string {
-  return parts
-    .filter((part) => part.seconds > 0 && part.seconds >= seconds / 10)
-    .map((part) => `${part.words} ${duration(part.seconds)}`)
-    .join(", ");
 }

@@ -42,6 +42,21 @@ test("the overview says how it is, how far it is, what it would lose, and draws 
   assert.equal(await page.locator(".el-lane-attempt").count(), 3);
 });
 
+test("a recovery shows its parts and their seconds, in colours that have the same meaning in the bar of the whole run", async () => {
+  const page = await see("?run=run/running", "first step after 9.8 s");
+  const recovery = page.locator(".el-recovery").first();
+  for (const part of ["noticed after 1.2 s", "decided in 150 ms", "met in 2.1 s", "restored in 1.9 s", "started in 4.4 s"]) {
+    await recovery.getByText(part).waitFor();
+  }
+  const colour = (name: string) => page.locator(`i.${name}`).first().evaluate((dot) => getComputedStyle(dot).backgroundColor);
+  for (const part of ["restoring", "starting"]) assert.equal(await colour(`el-recovery-${part}`), await colour(`el-time-${part}`));
+  for (const part of ["noticing", "deciding", "meeting"]) {
+    for (const other of ["repeated", "saving", "training"]) {
+      assert.notEqual(await colour(`el-recovery-${part}`), await colour(`el-time-${other}`));
+    }
+  }
+});
+
 test("all charts have one cursor, and a mark says what it was, by mouse and by keys", async () => {
   const page = await see("?run=run/running");
   const plots = page.locator(".el-plot .u-over");
