@@ -56,11 +56,18 @@ async def ended(driven: Driven) -> tuple[str | None, int, int]:
 
 
 @pytest.mark.siblings("a worker of a cluster's training is lost")
+@pytest.mark.parametrize("how", ["--verbose", "--stay"], ids=["ranks-start-again", "ranks-stay"])
 async def test_a_standby_pod_takes_the_place_of_a_lost_one(
-    shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
+    how: str,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    faults: Faults,
 ) -> None:
     """Then another one follows, which is lost and followed in turn; and a scale step takes that one."""
-    async with driving(shared_folder / "run", with_standby(pod_options)) as driven:
+    spec = with_standby(pod_options)
+    async with driving(shared_folder / "run", replace(spec, command=(*spec.command, how))) as driven:
         await driven.at_step(20)
         await ready(driven, "node-2")
         pods = await pods_of(driven, client, namespace)
