@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from airflow_elastic.core.health.recovery import measured_from
+from airflow_elastic.core.health.recovery import measured_from, stayed_words
 from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import results
 from airflow_elastic.core.state import Attempt, Cause, Phase
@@ -122,7 +122,8 @@ def sentence(event: Event, before: RunState | None, state: RunState) -> str | No
             return f"attempt {event.attempt} trains with all its {workers(count)}"
         case ev.Recovered():
             start = measured_from(state.attempts[event.attempt - 2])
-            return f"attempt {event.attempt} trains, {recovery_words(event.recovery, start)}"
+            stayed = stayed_words(event.stayed, event.ranks)
+            return f"attempt {event.attempt} trains, {recovery_words(event.recovery, start)}{stayed}"
         case ev.StandbyAsked():
             names = ", ".join(f"node-{index}" for index in event.workers)
             return f"{names} {_are(len(event.workers))} started to stand by" + (

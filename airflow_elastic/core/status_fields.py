@@ -266,7 +266,8 @@ ATTEMPT: Mapping[str, Field] = {
         "list",
         "one for each generation: `generation`, `world_size`, `workers`, `started_at`, `first_step_at`, "
         "`last_step_at`, `from_step`, `to_step`, `stepping_seconds`, `saving_seconds`, "
-        "`restoring_seconds`, `restored_bytes`, `to_restore_bytes`",
+        "`restoring_seconds`, `restored_bytes`, `to_restore_bytes`. `stayed`: how many ranks have the processes that "
+        "they had before, if any",
     ),
 }
 

@@ -238,11 +238,13 @@ class AttemptGone:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The live attempt has done its first step after the end of the attempt before: what took how long."""
+    """The live attempt has done its first step: what took how long. `stayed`: of `ranks`, in their former processes."""
 
     at: float
     attempt: int
     recovery: Recovery
+    stayed: int | None = None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

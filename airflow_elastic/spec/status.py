@@ -316,6 +316,7 @@ class Stretch:
         restored_bytes: bytes of the checkpoint that all ranks together have read so far. Bytes that one rank fetches to
             its machine, and others then read there, count twice.
         to_restore_bytes: bytes that all ranks together have to read.
+        stayed: ranks whose processes were in the generation before, too; None: no rank is known to.
     """
 
     generation: int
@@ -331,6 +332,7 @@ class Stretch:
     restoring_seconds: float = 0.0
     restored_bytes: int = 0
     to_restore_bytes: int = 0
+    stayed: int | None = None
 
     @property
     def is_restoring(self) -> bool:

@@ -132,13 +132,14 @@ class RankNote:
     """A rank's report of values with names that its script has chosen; other numbers are in its page.
 
     `odd`: metrics that are not finite, in words: `NaN`, `Infinity`, `-Infinity`. `early_stop`: the metric that decides
-    whether training ends early.
+    whether training ends early. `stayed`: True if its process was in the generation before, too.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     phases: tuple[PhaseRecord, ...] = ()
     odd: Mapping[str, str] = field(default_factory=dict)
     early_stop: Watch | None = None
+    stayed: bool | None = None
 
 
 class JobFiles:

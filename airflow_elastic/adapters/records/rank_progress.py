@@ -136,6 +136,7 @@ def _stretch(record: JobRecord, told: GenerationProgress) -> Stretch:
         restoring_seconds=max(rank.words[shared_page.RESTORING] for rank in ranks),
         restored_bytes=int(sum(rank.words[shared_page.RESTORED] for rank in ranks)),
         to_restore_bytes=int(sum(rank.words[shared_page.TO_RESTORE] for rank in ranks)),
+        stayed=sum(rank.note.stayed or False for rank in ranks) or None,
     )
 
 

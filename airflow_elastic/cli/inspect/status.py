@@ -25,7 +25,7 @@ from airflow_elastic.cli.help_text import Command
 from airflow_elastic.cli.inspect.run_table import summaries, table
 from airflow_elastic.core.event_sentences import restoring, sizes, waits, workers
 from airflow_elastic.core.goodput import ROWS
-from airflow_elastic.core.health.recovery import start_words
+from airflow_elastic.core.health.recovery import start_words, stayed_words
 from airflow_elastic.core.health.recovery import words as recovery_words
 from airflow_elastic.core.phases import named, phase_sentence
 from airflow_elastic.core.units import size
@@ -226,13 +226,15 @@ def _time(document: Mapping[str, Any]) -> str:
 
 def _last_recovery(document: Mapping[str, Any]) -> list[str]:
     pairs = itertools.pairwise(document["attempts"])
-    known = [(before, back) for before, attempt in pairs if (back := attempt.get("recovery"))]
+    known = [(before, attempt) for before, attempt in pairs if attempt.get("recovery")]
     if not known:
         return []
-    before, back = known[-1]
-    parts = {name: seconds for name, seconds in back.items() if name != "seconds"}
+    before, attempt = known[-1]
+    first: Mapping[str, Any] = next(iter(attempt["stretches"]), {})
+    parts = {name: seconds for name, seconds in attempt["recovery"].items() if name != "seconds"}
     start = start_words(before["number"], (one.get("last_step_at") for one in before["stretches"]))
-    return [f"last recovery: first step {recovery_words(Recovery(**parts), start)}"]
+    stayed = stayed_words(first.get("stayed"), first.get("world_size"))
+    return [f"last recovery: first step {recovery_words(Recovery(**parts), start)}{stayed}"]
 
 
 def _attempts(console: Console, document: Mapping[str, Any]) -> None:

@@ -34,7 +34,11 @@ def recovered(state: RunState, progress: Progress | None, now: float) -> tuple[R
     if progress is None or progress.attempt != attempt.number:
         return ()
     found = _recovery(state.attempts[-2], attempt, progress)
-    return () if found is None else (Recovered(now, attempt.number, found),)
+    if found is None:
+        return ()
+    first = progress.stretches[0]
+    ranks = first.world_size if first.stayed else None
+    return (Recovered(now, attempt.number, found, first.stayed, ranks),)
 
 
 def _recovery(before: Attempt, attempt: Attempt, progress: Progress) -> Recovery | None:
@@ -69,3 +73,9 @@ def words(recovery: Recovery, start: str) -> str:
     """The parts in words, without those that took no time. `start`: what the time is measured from."""
     told = [f"{PARTS[name]} {value:.2g} s" for name, value in recovery.parts().items() if value >= 0.005]
     return f"{recovery.seconds:.2g} s after {start}" + (f": {', '.join(told)}" if told else "")
+
+
+def stayed_words(stayed: int | None, ranks: int | None) -> str:
+    """`; 1 of 2 ranks stayed in its process`, to be appended to these words; empty if no rank is known to have."""
+    processes = "its process" if stayed == 1 else "their processes"
+    return f"; {stayed} of {ranks} ranks stayed in {processes}" if stayed and ranks else ""

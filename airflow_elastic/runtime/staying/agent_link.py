@@ -32,6 +32,11 @@ class LeaveGeneration(BaseException):
     """Ends the function of `run.train`, because the rank leaves its generation. No `except Exception` catches it."""
 
 
+def has_stayed() -> bool:
+    """Whether this process was in the generation before, too."""
+    return bool(error_paths)
+
+
 @dataclass(frozen=True, slots=True)
 class NextGeneration:
     """What a rank needs to join another generation.

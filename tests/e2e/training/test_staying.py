@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.state import FailureKind
+from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
@@ -33,15 +35,15 @@ def pid_of(driven: Driven, rank: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("lose", "words", "procs"),
+    ("lose", "words", "procs", "stayed"),
     [
-        pytest.param(Driven.kill_rank, (), 1, id="rank"),
-        pytest.param(Driven.kill_worker, (), 1, id="agent"),
-        pytest.param(Driven.kill_rank, ("--sharded",), 2, id="rank-of-several-sharded"),
+        pytest.param(Driven.kill_rank, (), 1, 1, id="rank"),
+        pytest.param(Driven.kill_worker, (), 1, 1, id="agent"),
+        pytest.param(Driven.kill_rank, ("--sharded",), 2, 3, id="rank-of-several-sharded"),
     ],
 )
 async def test_one_that_is_killed_takes_no_other_along(
-    lose: Callable[[Driven, int], None], words: tuple[str, ...], procs: int, tmp_path: Path
+    lose: Callable[[Driven, int], None], words: tuple[str, ...], procs: int, stayed: int, tmp_path: Path
 ) -> None:
     (tmp_path / "plain").mkdir()
     ranks = 2 * procs
@@ -55,6 +57,9 @@ async def test_one_that_is_killed_takes_no_other_along(
         await driven.gone_on_in(2)
         assert [pid_of(driven, rank) for rank in range(ranks - 1)] == before
         state = await driven.end()
+        events = Journal(driven.run.store).read()
+        (back,) = [event for event in events if isinstance(event, ev.Recovered)]
+        assert (back.stayed, back.ranks) == (stayed, ranks)
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert (tmp_path / "out").read_text() == undisturbed
     assert left_over(tmp_path / "run") == []

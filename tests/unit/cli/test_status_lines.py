@@ -72,13 +72,16 @@ def test_a_run_that_has_lost_its_steps_says_how_far_it_was() -> None:
 def test_the_last_recovery_says_what_its_time_is_measured_from() -> None:
     recovery = {"noticing": 0.0, "deciding": 2.0, "meeting": 0.0, "restoring": 0.0, "starting": 4.0}
     first = {"number": 1, "recovery": None, "stretches": [{"first_step_at": None}]}
-    following = {"number": 2, "recovery": {**recovery, "seconds": 6.0}}
+    following = {"number": 2, "recovery": {**recovery, "seconds": 6.0}, "stretches": []}
     (line,) = _last_recovery({"attempts": [first, following]})
     assert line == "last recovery: first step 6 s after attempt 1 ended: decided in 2 s, started in 4 s"
     stepped = {**first, "stretches": [{"last_step_at": 9.0}]}
     (line,) = _last_recovery({"attempts": [stepped, following]})
     assert line.startswith("last recovery: first step 6 s after the last step: ")
     assert _last_recovery({"attempts": [first]}) == []
+    stayed = {**following, "stretches": [{"world_size": 2, "stayed": 1}, {"world_size": 3, "stayed": 2}]}
+    (line,) = _last_recovery({"attempts": [first, stayed]})
+    assert line.endswith("started in 4 s; 1 of 2 ranks stayed in its process")
 
 
 def test_a_speed_that_is_not_known_yet_is_left_blank() -> None:

@@ -20,6 +20,7 @@ from airflow_elastic.core.units import non_finite_word
 from airflow_elastic.runtime.checkpoint.tensors.host_numbers import HostNumbers
 from airflow_elastic.runtime.session.reporting.forward_timer import ForwardTimer
 from airflow_elastic.runtime.session.reporting.logging_to_output import log_to_output
+from airflow_elastic.runtime.staying.agent_link import has_stayed
 from airflow_elastic.spec.codec import encode
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class Heartbeat:
             for name, value in metrics.items()
             if (word := non_finite_word(float(value))) is not None
         }
-        note = RankNote(finite(metrics), self._phases, odd, self.early())
+        note = RankNote(finite(metrics), self._phases, odd, self.early(), has_stayed() or None)
         if self._note_path is None or note == self._last_note:
             return
         temporary = Path(f"{self._note_path}.{os.getpid()}")

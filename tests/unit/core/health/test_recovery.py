@@ -13,6 +13,7 @@ from airflow_elastic.core.health.recovery import measured_from, recovered, words
 from airflow_elastic.core.machine import create, evolve
 from airflow_elastic.core.state import RunState
 from airflow_elastic.spec import events as ev
+from airflow_elastic.spec.codec import encode
 from airflow_elastic.spec.status import JobStatus, Progress, Stretch, WorkerPhase, WorkerStatus
 from airflow_elastic.spec.training.recovery import Recovery
 from tests.support.builders import spec
@@ -65,6 +66,18 @@ def test_what_the_time_is_measured_from_is_told() -> None:
     )
     young = replace(BEFORE, stretches=(Stretch(1, 2, 2, 2.0),))
     assert measured_from(story(told=young).attempts[0]) == "attempt 1 ended"
+
+
+def test_how_many_ranks_stayed_is_told() -> None:
+    state, told = story(), report()
+    one, several = "1 of 2 ranks stayed in its process", "2 of 4 ranks stayed in their processes"
+    for ranks, stayed, words_of in ((2, 1, one), (4, 2, several)):
+        first = replace(told.stretches[0], world_size=ranks, stayed=stayed)
+        (event,) = recovered(state, replace(told, stretches=(first,)), 22.0)
+        assert (event.stayed, event.ranks) == (stayed, ranks)
+        assert str(sentence(event, state, evolve(state, event))).endswith(f"started in 4 s; {words_of}")
+    (event,) = recovered(state, told, 22.0)
+    assert not {"stayed", "ranks"} & encode(event).keys(), "as older releases have it"
 
 
 def test_it_is_an_event_once() -> None:
