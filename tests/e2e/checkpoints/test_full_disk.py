@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ from tests.support.machine.small_disk import fill_up, small_disk
 #: Their only checkpoint is to be the last one.
 ONE = {"checkpoint": CheckpointPolicy(every_steps=1000)}
 WORDS = ("--epochs=3", "--step-seconds=0.1")
+
+
+def fill(driven: Driven, ballast: Path) -> None:
+    """Leave no room but the rest of a page for each agent's log, so that it can say that it waits."""
+    page = os.sysconf("SC_PAGESIZE")
+    for path in driven.files.folder.glob("node-*/agent.log"):
+        with path.open("a") as log:
+            log.write("\n" * (page - path.stat().st_size % page + 1))
+    fill_up(ballast)
 
 
 async def wait(driven: Driven) -> None:
@@ -39,7 +49,7 @@ async def test_it_waits(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with driving(disk / "run", training(*WORDS, **ONE)) as driven:
             await driven.at_step(5)
-            fill_up(disk / "ballast")
+            fill(driven, disk / "ballast")
             await wait(driven)
             assert not checkpoints.steps(driven.run.store)
             (disk / "ballast").unlink()
@@ -65,7 +75,7 @@ async def test_what_ranks_have_saved_that_fail_once_they_have_finished_is_writte
             await driven.at_step(5)
             if full != "disk":
                 stack.enter_context(small_disk(at))
-            fill_up(at / "ballast")
+            fill(driven, at / "ballast")
             await wait(driven)
             (at / "ballast").unlink()
             state = await driven.end()
@@ -78,7 +88,7 @@ async def test_a_worker_that_dies_meanwhile_has_taken_it_along(tmp_path: Path) -
     async with driving(tmp_path / "run", training(*WORDS, **ONE)) as driven:
         await driven.at_step(5)
         with small_disk(tmp_path / "run/checkpoints") as disk:
-            fill_up(disk / "ballast")
+            fill(driven, disk / "ballast")
             await wait(driven)
             driven.kill_nodes(0, 1)
             await driven.until(lambda: len(driven.state.attempts) > 1, "that it is trained anew")
@@ -97,7 +107,7 @@ async def test_where_no_room_comes_the_run_has_not_succeeded(
     async with driving(tmp_path / "run", spec) as driven:
         await driven.at_step(5)
         with small_disk(tmp_path / "run/checkpoints") as disk:
-            fill_up(disk / "ballast")
+            fill(driven, disk / "ballast")
             await wait(driven)
             if asked:
                 driven.run.ask_stop(by="test")

@@ -59,7 +59,11 @@ class Faults:
         """Do something to a running pod: see `cluster pod-fault --help`."""
         if fault in _POD_FAULTS_THAT_STAY:
             self._mends.append(("pod-fault", "-n", namespace, pod, "heal"))
-        self._run("pod-fault", "-n", namespace, pod, fault, *_given(value))
+        words = ("pod-fault", "-n", namespace, pod, fault, *_given(value))
+        if fault == "signal":
+            self._signal(*words)
+        else:
+            self._run(*words)
 
     def apiserver(self, verb: str) -> None:
         """Stop, start, kill, pause or resume the API server, for everybody."""
@@ -187,6 +191,16 @@ class Faults:
         done = typed(self._program, *words)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}"
         return done.stdout
+
+    def _signal(self, *words: str) -> None:
+        """Signal all processes of a pod. One that ends between the look and its signal makes it look again."""
+        done, gone = typed(self._program, *words), False
+        while "ProcessLookupError" in done.stderr:
+            done, gone = typed(self._program, *words), True
+        nobody = gone and ("is running" in done.stderr or "there is no pod" in done.stderr)
+        assert done.returncode == 0 or nobody, (
+            f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}"
+        )
 
     def _try(self, *words: str) -> list[str]:
         done = typed(self._program, *words)

@@ -219,7 +219,8 @@ def test_the_environment_of_an_agent_is_bounded(
     good = {"RUN_URI": "/nowhere", "JOB": "j", "ATTEMPT": "1", "INDEX": "j-worker-0", "POD_IP": "::1"}
     for variable, value in {**good, name: text}.items():
         monkeypatch.setenv(f"AIRFLOW_ELASTIC_{variable}", value)
-    assert pod.main() == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        pod.be_pod()
     assert f"AIRFLOW_ELASTIC_{name}: given '{text}'; allowed: " in capsys.readouterr().err
 
 

@@ -31,9 +31,24 @@ class Worker(NamedTuple):
     pod: Object
 
 
-def claims(view: View, own: Sequence[Worker]) -> tuple[Claim, ...]:
-    """The claims on the nodes of these workers: of pods with a higher priority, and by the end of nodes."""
-    return (*_of_nodes(view, own), *_of_pods(view, own))
+def claims(view: View, own: Sequence[Worker], gone: Sequence[Worker] = ()) -> tuple[Claim, ...]:
+    """The claims on the nodes of these workers: of pods with a higher priority, and by the end of nodes.
+
+    Args:
+        view: what the cluster has.
+        own: its workers.
+        gone: those that are leaving in a scale step, and still have their room. It is not claimed once more.
+    """
+    return (*_of_nodes(view, own), *_of_pods(view, own, _free_soon(view, gone)))
+
+
+def _free_soon(view: View, gone: Sequence[Worker]) -> dict[str, Amounts]:
+    """What is free on each node that a pod is about to leave, with the room of that pod."""
+    found: dict[str, Amounts] = {}
+    for pod in (*(one for one in view.placed if one["metadata"]["ends"]), *(worker.pod for worker in gone)):
+        name = pod["spec"]["nodeName"]
+        found[name] = plus(found.get(name) or view.free.get(name, {}), pod["requests"])
+    return found
 
 
 def _of_nodes(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
@@ -48,18 +63,24 @@ def _of_nodes(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
         yield Claim(f"node {name} ({mark})", count, REMOVAL_PRIORITY, max(0.0, view.at - began))
 
 
-def _of_pods(view: View, own: Sequence[Worker]) -> Iterator[Claim]:
-    """In the order of the scheduler: what an earlier claim frees is not there for a later one."""
+def _of_pods(view: View, own: Sequence[Worker], free: dict[str, Amounts]) -> Iterator[Claim]:
+    """In the order of the scheduler: what an earlier claim frees is not there for a later one.
+
+    `free` has the nodes where something else is free than in the view.
+    """
     if not own:
         return
     priority = max(worker.pod["spec"]["priority"] for worker in own)
     leaving = sorted(own, key=lambda worker: -worker.number)
-    free: dict[str, Amounts] = {}
     for group in _groups(view.waiting, priority)[:MOST_WAITING]:
         found = _leave_for(group, view, free, leaving)
-        if found is None or found[0] == 0:  # with room for them, they wait for something else
+        if found is None:
             continue
-        gone, free = found
+        gone, following = found
+        if gone or _leave_for(group, view, {}, ()) is None:  # else they wait for something other than room
+            free = following
+        if gone == 0:
+            continue
         leaving = leaving[gone:]
         waited = max(0.0, view.at - min(map(since, group)))
         yield Claim(_name(group), gone, group[0]["spec"]["priority"], waited)

@@ -69,7 +69,9 @@ async def _read(reader: Reader, kind: Kind, options: KubeOptions, job: Job) -> C
     found: tuple[Claim, ...] = ()
     pools: Mapping[str, int] = {}
     if not lacking:
-        one, found, pools = await asyncio.to_thread(_of_nodes, seen, asked, own)
+        # Those beyond are leaving, if they are not standby workers.
+        stay = len(own) if job.spec.workers.standby else job.workers
+        one, found, pools = await asyncio.to_thread(_of_nodes, seen, asked, own[:stay], own[stay:])
         limits.append(one)
     for name in ROOM_LIMITS[1:]:
         try:
@@ -104,9 +106,9 @@ def pools_of(places: Mapping[str, int], nodes: Mapping[str, Any]) -> dict[str, i
 
 
 def _of_nodes(
-    seen: View, asked: Asked, own: list[Worker]
+    seen: View, asked: Asked, own: list[Worker], gone: list[Worker]
 ) -> tuple[Limit, tuple[Claim, ...], Mapping[str, int]]:
-    return by_nodes(seen, asked), claims(seen, own), pools_of(free_places(seen, asked), seen.nodes)
+    return by_nodes(seen, asked), claims(seen, own, gone), pools_of(free_places(seen, asked), seen.nodes)
 
 
 def _needed(name: str, error: Forbidden) -> str:

@@ -77,6 +77,21 @@ def test_a_waiting_pod_of_a_higher_priority_claims_the_last_worker() -> None:
     assert claims(found, own(found)) == (Claim("pod ml/urgent", 1, 10, 40.0),)
 
 
+def test_room_that_is_given_back_is_not_claimed_once_more() -> None:
+    """The pod of a worker that was sent away may take its time to go. Then the others would have to go, too."""
+    urgent = pod("urgent", 4, priority=10)
+    found = seen([node("a"), node("b")], [*TWO, urgent])
+    first, second = own(found)
+    assert claims(found, [first], [second]) == ()
+    ends = seen(
+        [node("a"), node("b")], [*TWO[:1], pod("w1", 6, "b", metadata={"deletionTimestamp": "…"}), urgent]
+    )
+    assert claimed(ends) == {}
+    both = seen([node("a"), node("b")], [*TWO, urgent, pod("urgent2", 6, priority=10)])
+    first, second = own(both)
+    assert [(one.name, one.workers) for one in claims(both, [first], [second])] == [("pod ml/urgent2", 1)]
+
+
 @pytest.mark.parametrize(
     ("waiting", "why"),
     [
