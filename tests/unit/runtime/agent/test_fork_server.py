@@ -230,44 +230,40 @@ def test_a_server_that_died_is_done_without_and_started_again(
     assert [seen(node, rank)["warm"] for rank in range(2)] == [True, True]
 
 
-def test_no_rank_is_forked_beside_other_threads(
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        # A lock that it holds would be locked in each rank for ever.
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+            "each rank imports torch itself: the fork server has 1 other threads",
+        ),
+        # No rank need fail of it.
+        (
+            "import os; os.register_at_fork(after_in_child=os.abort)",
+            "the fork server cannot be forked: a fork of it ended with -6",
+        ),
+    ],
+    ids=["another-thread", "forks-die"],
+)
+def test_no_rank_is_forked_where_a_module_of_the_site_cannot_bear_it(
+    does: str,
+    why: str,
     node: Worker,
     server: ForkServer,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Such as one that a site's own module starts. A lock that it holds would be locked in each rank for ever."""
     caplog.set_level("INFO")
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, threading, time\n"
-        "if '--fork-server' in sys.orig_argv:\n"
-        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    server.begin()
-    assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
-    assert [seen(node, rank)["warm"] for rank in range(2)] == [False, False]
-    assert "each rank imports torch itself: the fork server has 1 other threads" in caplog.text
-
-
-def test_no_rank_is_forked_from_a_process_whose_forks_die(
-    node: Worker,
-    server: ForkServer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Such as with a library that a site's own module imports, and that ends each fork: no rank need fail of it."""
-    caplog.set_level("INFO")
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif '--fork-server' in sys.orig_argv:\n    os.register_at_fork(after_in_child=os.abort)\n"
+        f"import sys\nif '--fork-server' in sys.orig_argv:\n    {does}\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     server.begin()
     assert run_ranks(node, server, monkeypatch) == {0: 0, 1: 0}
     assert [seen(node, rank)["warm"] for rank in range(2)] == [False, False]
-    assert "the fork server cannot be forked: a fork of it ended with -6" in caplog.text
+    assert why in caplog.text
 
 
 def test_no_rank_is_forked_once_a_device_is_open(tmp_path: Path) -> None:
