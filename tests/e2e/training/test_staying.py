@@ -12,7 +12,7 @@ import pytest
 
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
-from airflow_elastic.core.state import FailureKind
+from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec import layout
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -129,15 +129,20 @@ def functions(folder: Path, *words: str, **changes: Any) -> RunSpec:
     return training(command=command, **changes)
 
 
+async def killed_at(step: int, folder: Path, spec: RunSpec) -> RunState:
+    """How a run ends that loses rank 1 at this step."""
+    async with driving(folder / "run", spec) as driven:
+        await driven.until(lambda: driven.step_now >= step, f"step {step}")
+        driven.kill_rank(1)
+        return await driven.end()
+
+
 @pytest.mark.parametrize("policy", [CheckpointPolicy(every_steps=5), NONE], ids=["saved", "unsaved"])
 async def test_what_is_made_before_stays_and_each_function_is_called_again(
     policy: CheckpointPolicy, tmp_path: Path, undisturbed_functions: str
 ) -> None:
     """Also if the second function has no checkpoint yet: then the model is put back as the first has left it."""
-    async with driving(tmp_path / "run", functions(tmp_path, checkpoint=policy)) as driven:
-        await driven.until(lambda: driven.step_now >= 35, "step 35")  # of the second function
-        driven.kill_rank(1)
-        state = await driven.end()
+    state = await killed_at(35, tmp_path, functions(tmp_path, checkpoint=policy))  # of the second function
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert (tmp_path / "out").read_text() == undisturbed_functions
     first, second = (calls(tmp_path / "run", generation) for generation in (1, 2))
@@ -153,10 +158,7 @@ async def test_what_is_made_before_stays_and_each_function_is_called_again(
 async def test_without_a_checkpoint_a_trained_model_is_made_by_a_new_process(
     tmp_path: Path, undisturbed_functions: str
 ) -> None:
-    async with driving(tmp_path / "run", functions(tmp_path, checkpoint=NONE)) as driven:
-        await driven.until(lambda: driven.step_now >= 5, "step 5")  # of the first function
-        driven.kill_rank(1)
-        state = await driven.end()
+    state = await killed_at(5, tmp_path, functions(tmp_path, checkpoint=NONE))  # of the first function
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert (tmp_path / "out").read_text() == undisturbed_functions
     (first,), (again, _) = (calls(tmp_path / "run", generation) for generation in (1, 2))
@@ -168,10 +170,7 @@ async def test_an_error_in_a_later_call_does_not_end_the_run(
     tmp_path: Path, undisturbed_functions: str
 ) -> None:
     """It may come from what an earlier call has left behind. So a new process calls the function."""
-    async with driving(tmp_path / "run", functions(tmp_path, "--once")) as driven:
-        await driven.until(lambda: driven.step_now >= 10, "step 10")
-        driven.kill_rank(1)
-        state = await driven.end()
+    state = await killed_at(10, tmp_path, functions(tmp_path, "--once"))
     kinds = [attempt.failure.kind for attempt in state.attempts if attempt.failure]
     assert state.outcome == "succeeded", state.reason
     assert kinds == [FailureKind.KILLED, FailureKind.RESTART_ASKED]
