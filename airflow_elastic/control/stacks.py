@@ -1,4 +1,4 @@
-"""Asks the agents of a hanging attempt for the stacks of their ranks, before the attempt is ended."""
+"""What is done about a hang before the attempt is ended: ask for stacks; decide whether the next ranks are forked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_elastic.adapters.records.reports import order_stacks, read_stacks
+from airflow_elastic.adapters.records.reports import (
+    ColdStart,
+    order_stacks,
+    read_cold_start,
+    read_stacks,
+    write_cold_start,
+)
 from airflow_elastic.core.health.stack_comparison import grouped
+from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.events import Stalled
 
@@ -34,7 +41,7 @@ async def with_stacks(
     state: RunState,
     hear: Callable[[], Awaitable[None]],
 ) -> list[Event]:
-    """The events of the clock; for a hang, with the stacks of the ranks.
+    """The events of the clock; for a hang, with the stacks of the ranks, and whether forks may be why.
 
     Args:
         by_the_clock: returns these events. It is called again after the wait: the ranks may only have been slow.
@@ -48,8 +55,29 @@ async def with_stacks(
     stacks = await ask_for_stacks(store, state)
     await hear()
     return [
-        replace(event, stacks=stacks) if isinstance(event, Stalled) else event for event in by_the_clock()
+        replace(event, stacks=stacks, of_fork=await _may_be_of_fork(event, store, state))
+        if isinstance(event, Stalled)
+        else event
+        for event in by_the_clock()
     ]
+
+
+async def _may_be_of_fork(hang: Stalled, store: Store, state: RunState) -> bool:
+    """Whether ranks may hang because they are forks: no start of the run has come to a first step.
+
+    Then the next ones start in new processes.
+    """
+    never = hang.step is None and hang.longest_start is None
+    if not never or not find_launcher(state.spec.launcher).forks(state.spec):
+        return False
+    try:
+        cold = await asyncio.to_thread(read_cold_start, store)
+        if cold is None:
+            cold = ColdStart(hang.at, hang.attempt, None)
+            await asyncio.to_thread(write_cold_start, store, cold)
+    except StoreError:
+        return False
+    return cold.attempt == hang.attempt
 
 
 async def ask_for_stacks(store: Store, state: RunState) -> tuple[Stack, ...]:

@@ -84,6 +84,10 @@ class Launcher:
                 raise SpecError(Problem(f"checkpoint.{name}", given, allowed))
         self.check(spec)
 
+    def forks(self, spec: RunSpec) -> bool:
+        """Whether the ranks of such a run are forked, unless one of them has failed by that."""
+        return self.fork_server is not None and bool(self.fork_server(spec, "python"))
+
     def options_of(self, spec: RunSpec) -> Any:
         """The launcher's options, decoded. Raises SpecError with the paths of bad options, below `launcher_options`."""
         try:

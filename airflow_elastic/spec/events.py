@@ -214,7 +214,7 @@ class Stalled:
     """No rank has made a step for too long. `step` is None if ranks have made none since they were started.
 
     `limit_seconds` is the limit that was exceeded. Before a first step it may follow from `longest_start`, the seconds
-    of the longest earlier start. `stacks`: the stacks of the ranks that answered.
+    of the longest earlier start. `stacks`: of the ranks that answered. `of_fork`: forks may be why.
     """
 
     at: float
@@ -225,6 +225,7 @@ class Stalled:
     limit_seconds: float | None = None
     longest_start: float | None = None
     stacks: tuple[Stack, ...] = ()
+    of_fork: bool = False
 
 
 @dataclass(frozen=True, slots=True)

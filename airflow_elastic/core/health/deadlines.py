@@ -92,9 +92,10 @@ def hang(event: Stalled) -> Failure:
     """The failure: what took too long, and which rank holds the others up, if their stacks show it."""
     where = told(event.stacks)
     apart = [rank for stack in event.stacks if stack.elsewhere for rank in stack.ranks]
+    cold = "; in case forks make them hang, ranks of this run start in new processes from now on"
     return Failure(
         FailureKind.NO_PROGRESS,
-        silence(event) + (f"; {where}" if where else ""),
+        silence(event) + (f"; {where}" if where else "") + (cold if event.of_fork else ""),
         rank=apart[0] if len(apart) == 1 else None,
         traceback=rendered(event.stacks) or None,
     )

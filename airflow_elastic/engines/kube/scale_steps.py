@@ -179,14 +179,17 @@ class Steps:
             is_held=place.kind.held(owner) is not None,
         )
         again = any(waits.has_left(index) for index in self._former.get(job, {}).values())
-        found = await self._settled(place, waits, again=again)
+        found = await self._settled(place, job, waits, again=again)
         return {uid: index for uid, index in found.items() if index in waits.goes}
 
-    async def _settled(self, place: JobPods, waits: _Waits, *, again: bool) -> dict[str, int]:
+    async def _settled(self, place: JobPods, job: str, waits: _Waits, *, again: bool) -> dict[str, int]:
         """Wait until the pods are as required; returns the uids and numbers of all pods.
+
+        Pods that must be gone are those of former workers. An operator may have made some of them anew meanwhile.
 
         Args:
             place: the pods.
+            job: name of the job.
             waits: what to wait for.
             again: whether to look again a moment later, because the controller may not know yet that pods are gone.
         """
@@ -198,6 +201,8 @@ class Steps:
                 pod["metadata"]["uid"]: index for pod in pods if (index := place.number(pod)) is not None
             }
             left = [pod for pod in pods if waits.has_left(numbers.get(pod["metadata"]["uid"]))]
+            former = {uid: numbers[uid] for pod in left if (uid := pod["metadata"]["uid"]) in numbers}
+            self._former.setdefault(job, {}).update(former)
             waited = self._clock() - began
             by_index = {numbers[uid]: pod for pod in pods if (uid := pod["metadata"]["uid"]) in numbers}
             again = again or bool(left)

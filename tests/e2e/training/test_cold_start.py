@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_elastic.core.state import FailureKind
-from airflow_elastic.spec.run import RestartPolicy, Workers
+from airflow_elastic.spec.run import Health, RestartPolicy, Workers
 from tests.support.driving import driving, training
 
 #: It notes how it starts.
@@ -84,6 +84,38 @@ async def test_other_crashes_change_nothing(script: str, how: str, then: str, tm
     assert failure.kind is FailureKind.CRASHED
     assert state.restarts_used == 1
     assert notes(told) == [f"0 {then}", f"1 {then}"]
+
+
+#: A library that waits for ever for a lock, or for a thread, that only the first process has.
+HANGS = """
+import airflow_elastic.runtime as elastic
+run = elastic.init()
+if forked: signal.pause()
+run.step()
+run.finish()
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "cold"])
+async def test_after_a_hang_before_the_first_step_ranks_start_cold(how: str, tmp_path: Path) -> None:
+    script = HANGS if how == "fork" else HANGS.replace("if forked", "if not again")
+    (tmp_path / "train.py").write_text(SCRIPT + script)
+    told = tmp_path / "told"
+    spec = training(
+        command=(str(tmp_path / "train.py"), str(told)),
+        workers=Workers(1),
+        health=Health(start_seconds=15.0),
+        launcher_options={"start": how},
+    )
+    async with driving(tmp_path / "run", spec) as driven:
+        state = await driven.end()
+    assert state.outcome == "succeeded", state.reason
+    failure = state.attempts[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.NO_PROGRESS
+    assert ("in case forks make them hang" in failure.reason) == (how == "fork"), failure.reason
+    assert state.restarts_used == 1
+    assert notes(told) == [f"0 {'forked' if how == 'fork' else 'cold'}", "1 cold"]
 
 
 async def test_a_script_that_cannot_start_at_all_is_no_endless_loop(tmp_path: Path) -> None:

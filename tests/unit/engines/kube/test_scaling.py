@@ -104,6 +104,7 @@ on_every_kind = pytest.mark.parametrize("kind", OPERATORS)
         pytest.param(
             [(2, 3), (6, 20), (1, 8), (2, 3), (3, 8)], 120, id="others than those that come still leave"
         ),
+        pytest.param([(1, 15), (2, 3)], 4578, id="while one that left is made anew"),
     ],
 )
 def test_steps_that_follow_each_other_soon(kind: str, steps: Wanted, seed: int) -> None:
