@@ -104,7 +104,7 @@ async def test_after_a_hang_before_the_first_step_ranks_start_cold(how: str, tmp
     spec = training(
         command=(str(tmp_path / "train.py"), str(told)),
         workers=Workers(1),
-        health=Health(start_seconds=15.0),
+        health=Health(start_seconds=15.0, grace_seconds=1.0),
         launcher_options={"start": how},
     )
     async with driving(tmp_path / "run", spec) as driven:
