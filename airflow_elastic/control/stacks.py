@@ -16,6 +16,7 @@ from airflow_elastic.adapters.records.reports import (
     write_cold_start,
 )
 from airflow_elastic.core.health.stack_comparison import grouped
+from airflow_elastic.core.restart import has_begun
 from airflow_elastic.launchers import find_launcher
 from airflow_elastic.spec.errors import StoreError
 from airflow_elastic.spec.events import Stalled
@@ -65,15 +66,15 @@ async def with_stacks(
 async def _may_be_of_fork(hang: Stalled, store: Store, state: RunState) -> bool:
     """Whether ranks may hang because they are forks: no start of the run has come to a first step.
 
-    Then the next ones start in new processes.
+    Then the next ones start in new processes. `longest_start` does not count starts before the run was reopened.
     """
-    never = hang.step is None and hang.longest_start is None
+    never = hang.step is None and hang.longest_start is None and not has_begun(state)
     if not never or not find_launcher(state.spec.launcher).forks(state.spec):
         return False
     try:
         cold = await asyncio.to_thread(read_cold_start, store)
         if cold is None:
-            cold = ColdStart(hang.at, hang.attempt, None)
+            cold = ColdStart(hang.at, hang.attempt)
             await asyncio.to_thread(write_cold_start, store, cold)
     except StoreError:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +12,30 @@ import pytest
 
 from airflow_elastic.adapters.kube import Client
 from airflow_elastic.adapters.kube.resources import JOBS, PODS
+from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION
 from airflow_elastic.spec.run import RunSpec
 from airflow_elastic.spec.status import WorkerPhase
 from tests.cluster.faults.test_node_faults import apart
-from tests.cluster.kinds.test_training import kept_by_buddies, world
+from tests.cluster.kinds.test_training import SOURCES, kept_by_buddies, world
+from tests.cluster.test_policies import check_each_sample_once
 from tests.support.driving import Driven, driving
 from tests.support.kubernetes.cluster import QUOTAS, pods_of
 from tests.support.machine.patience import until_async
 from tests.support.runs.faults import Faults
+from tests.support.runs.losses import SLACK, goes_on_in_its_job, steps_done
 
 
 def with_standby(options: dict[str, Any], **changes: Any) -> RunSpec:
     """A training on 2 pods, with another one that stands by; states are in memory only."""
     spec = kept_by_buddies("job", options)
     return replace(spec, workers=replace(spec.workers, standby=1, **changes))
+
+
+def traced(spec: RunSpec, folder: Path) -> RunSpec:
+    """The same; its ranks write the samples of each step into this folder."""
+    folder.mkdir()
+    return replace(spec, command=(*spec.command, f"--samples={folder}"))
 
 
 def standby(driven: Driven) -> dict[str, str]:
@@ -55,6 +65,22 @@ async def ended(driven: Driven) -> tuple[str | None, int, int]:
     return state.outcome, len(state.attempts), state.restarts_used
 
 
+async def indexes(driven: Driven, client: Client, namespace: str) -> list[str]:
+    """The numbers of the workers that have pods which nobody has deleted."""
+    pods = await pods_of(driven, client, namespace)
+    there = [pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    return [metadata["labels"][INDEX_ANNOTATION] for metadata in there]
+
+
+def check_sources(folder: Path, place: int) -> None:
+    """The rank in the place of the lost one has read its state from the memory of another worker."""
+    log = (folder / "run" / "logs" / "attempt-0002" / f"g02-rank-{place}.log").read_text()
+    found = re.search(SOURCES, log)
+    assert found is not None, log
+    others, storage = found.groups()
+    assert (others != "0 B", storage) == (True, "0 B"), found.group()
+
+
 @pytest.mark.siblings("a worker of a cluster's training is lost")
 @pytest.mark.parametrize("how", ["--verbose", "--stay"], ids=["ranks-start-again", "ranks-stay"])
 async def test_a_standby_pod_takes_the_place_of_a_lost_one(
@@ -73,12 +99,10 @@ async def test_a_standby_pod_takes_the_place_of_a_lost_one(
         pods = await pods_of(driven, client, namespace)
         lost = time.time()
         faults.pod(namespace, pods[1]["metadata"]["name"], "signal")
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        from_step = await driven.gone_on()
+        await goes_on_in_its_job(driven)
         print(f"from the kill to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
-        assert from_step >= driven.state.attempts[0].last_step - 8 > 0
         await trained_by(driven, 0, 2)
-        assert driven.state.attempt.home == 1
+        check_sources(shared_folder, 1)
         await ready(driven, "node-3")
         (pod,) = [
             pod
@@ -96,6 +120,44 @@ async def test_a_standby_pod_takes_the_place_of_a_lost_one(
 
 
 @pytest.mark.siblings("a worker of a cluster's training is lost")
+@pytest.mark.parametrize("grace_seconds", [0, None], ids=["without-grace", "with-grace"])
+async def test_a_standby_pod_takes_the_place_of_a_deleted_one(
+    grace_seconds: int | None,
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+) -> None:
+    """With grace all ranks save the step that they are at, and none is lost. Another standby pod follows."""
+    seen = shared_folder / "samples"
+    async with driving(shared_folder / "run", traced(with_standby(pod_options), seen)) as driven:
+        await driven.at_step(20)
+        await ready(driven, "node-2")
+        pods = await pods_of(driven, client, namespace)
+        assert driven.state.checkpoint is None
+        lost = time.time()
+        await client.delete(PODS, namespace, pods[1]["metadata"]["name"], grace_seconds=grace_seconds)
+        from_step = await goes_on_in_its_job(driven)
+        print(f"from the deletion to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
+        done = steps_done(seen, 1)
+        assert done - (SLACK if grace_seconds == 0 else 0) <= from_step <= done
+        await trained_by(driven, 0, 2)
+        if grace_seconds == 0:
+            check_sources(shared_folder, 1)
+        await ready(driven, "node-3")
+        assert await indexes(driven, client, namespace) == ["0", "2", "3"]
+        await driven.at_step(driven.step + 5)
+        first = driven.state.attempts[0]
+        assert first.failure is not None
+        assert (first.failure.kind, first.failure.worker) == (FailureKind.WORKER_LOST, "node-1")
+        assert await ended(driven) == ("stopped", 2, 1)
+        newest = driven.state.checkpoint
+    assert newest is not None
+    assert newest.step > done
+    check_each_sample_once(seen, newest.step // 10 * 10)
+
+
+@pytest.mark.siblings("a worker of a cluster's training is lost")
 async def test_without_room_for_a_standby_pod_training_goes_on(
     shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client, faults: Faults
 ) -> None:
@@ -109,8 +171,7 @@ async def test_without_room_for_a_standby_pod_training_goes_on(
         assert (driven.state.label, len(driven.state.attempts)) == ("running", 1)
         pods = await pods_of(driven, client, namespace)
         faults.pod(namespace, pods[1]["metadata"]["name"], "signal")
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        await driven.gone_on()
+        await goes_on_in_its_job(driven)
         await trained_by(driven, 0, 2)
         assert await ended(driven) == ("stopped", 2, 1)
 
@@ -146,19 +207,29 @@ async def test_a_standby_pod_takes_the_place_of_one_whose_node_is_lost(
     client: Client,
     faults: Any,
 ) -> None:
-    async with driving(shared_folder / "run", with_standby(apart(pod_options))) as driven:
+    seen = shared_folder / "samples"
+    spec = traced(with_standby(apart(pod_options)), seen)
+    async with driving(shared_folder / "run", spec) as driven:
         await driven.at_step(20)
         await ready(driven, "node-2")
         pods = await pods_of(driven, client, namespace)
         nodes = [pod["spec"]["nodeName"] for pod in pods]
         place = next((i for i in (1, 0) if nodes.count(nodes[i]) == 1), 1)
+        assert driven.state.checkpoint is None
         lost = time.time()
         faults.node(nodes[place], *fault)
         await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
         noticed = time.time()
-        await driven.gone_on()
+        from_step = await goes_on_in_its_job(driven)
         print(f"noticed after {noticed - lost:.1f} s, first new step {time.time() - noticed:.1f} s later")  # noqa: T201
+        done = steps_done(seen, 1)
+        assert done - SLACK <= from_step <= done
+        await trained_by(driven, 1 - place, 2)
+        check_sources(shared_folder, place)
         faults.heal()
-        before = driven.step
-        await driven.at_step(before + 5)
+        await driven.at_step(driven.step + 5)
         assert await ended(driven) == ("stopped", 2, 1)
+        newest = driven.state.checkpoint
+    assert newest is not None
+    assert newest.step > done
+    check_each_sample_once(seen, newest.step // 10 * 10)

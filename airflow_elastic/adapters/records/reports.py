@@ -43,11 +43,11 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """The ranks of this run start in new processes, because a fork may have made this one fail."""
+    """The ranks of this run start in new processes, because a fork may have made this one fail; or all, by a hang."""
 
     at: float
     attempt: int
-    rank: int | None
+    rank: int | None = None
 
 
 def write_cold_start(store: Store, cold: ColdStart) -> None:

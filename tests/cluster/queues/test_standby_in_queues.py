@@ -19,6 +19,7 @@ from tests.support.kubernetes import kube
 from tests.support.kubernetes.cluster import pods_of
 from tests.support.kubernetes.kueue import QUEUE, a_queue
 from tests.support.runs.faults import Faults
+from tests.support.runs.losses import goes_on_in_its_job
 
 
 @pytest.fixture
@@ -44,9 +45,8 @@ async def test_in_a_queue_the_standby_worker_has_quota_from_the_start(
         (workload,) = (await client.list(WORKLOADS, namespace))[0]
         assert [part["count"] for part in workload["spec"]["podSets"]] == [3]
         pods = await pods_of(driven, client, namespace)
+        assert driven.state.checkpoint is None
         faults.pod(namespace, pods[1]["metadata"]["name"], "signal")
-        await driven.until(lambda: len(driven.state.attempts) == 2, "the second attempt")
-        await driven.gone_on()
+        await goes_on_in_its_job(driven)
         await trained_by(driven, 0, 2)
-        assert driven.state.attempt.home == 1
         assert await ended(driven) == ("stopped", 2, 1)

@@ -16,7 +16,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import Run, open_run, start_run
 from airflow_elastic.spec import events as ev
-from airflow_elastic.spec.run import RestartPolicy, RunSpec, ScaleStep, Workers
+from airflow_elastic.spec.run import Health, RestartPolicy, RunSpec, ScaleStep, Workers
 from tests.support.machine.patience import PATIENCE_SECONDS
 from tests.support.runs.traces import trained_once
 
@@ -146,3 +146,40 @@ def test_killed_around_standby_workers(point: int, tmp_path: Path) -> None:
     events = [event for event in Journal(run.store).read() if isinstance(event, ev.StandbyAsked)]
     numbers = [number for event in events for number in event.workers]
     assert len(numbers) == len(set(numbers)), "no number is asked for twice"
+
+
+#: Ranks that are forks hang before their first step.
+HANGS = """
+import signal, sys
+forked = "torch" in sys.modules
+import airflow_elastic.runtime as elastic
+run = elastic.init()
+while forked: signal.pause()
+run.step()
+run.finish()
+"""
+
+
+@pytest.mark.siblings
+@pytest.mark.parametrize(
+    "point", [5, 7, *(pytest.param(point, marks=pytest.mark.slow) for point in (4, 6, 8, 9, 10, 11))]
+)
+def test_killed_around_a_hang_of_forks(point: int, tmp_path: Path) -> None:
+    """It decides that ranks start cold, and then writes the event: one hang is enough, whoever tells of it."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    run = begin(
+        tmp_path / "run",
+        command=(str(tmp_path / "hangs.py"),),
+        launcher="torchrun",
+        workers=Workers(1),
+        health=Health(start_seconds=15.0),
+    )
+    code, output = finish(controller(tmp_path / "run", point))
+    assert code == -9, output
+    code, output = finish(controller(tmp_path / "run"))
+    assert code == 0, output
+    state = run.state
+    assert (state.outcome, len(state.attempts), state.restarts_used) == ("succeeded", 2, 1), state.reason
+    hangs = [event for event in Journal(run.store).read() if isinstance(event, ev.Stalled)]
+    assert [(event.attempt, event.of_fork) for event in hangs] == [(1, True)]
+    assert processes.marked("AIRFLOW_ELASTIC_LOCAL_RUN", f"{tmp_path}/run/local") == []

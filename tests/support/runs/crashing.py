@@ -1,7 +1,8 @@
 """A controller that is killed at a chosen point: `python -m tests.support.runs.crashing URI POINT`.
 
-The store and the engine are the real ones; around them goes a count of journal writes and engine calls. Point 2k kills
-the process right before the k-th of them, point 2k+1 right after it. Prints the last count when it is not killed.
+The store and the engine are the real ones; around them goes a count of journal writes, of the decision that ranks start
+cold, and of engine calls. Point 2k kills the process right before the k-th of them, point 2k+1 right after it. Prints
+the last count when it is not killed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Fuse:
 
 
 class CrashingStore:
-    """The real store; creations of journal entries are counted."""
+    """The real store; creations of journal entries are counted, and that of the decision that ranks start cold."""
 
     def __init__(self, store: Any, fuse: Fuse) -> None:
         self._store, self._fuse = store, fuse
@@ -40,7 +41,7 @@ class CrashingStore:
         return getattr(self._store, name)
 
     def create(self, key: str, data: bytes) -> bool:
-        if not key.startswith(layout.JOURNAL):
+        if not key.startswith((layout.JOURNAL, layout.COLD_START)):
             return bool(self._store.create(key, data))
         self._fuse.tick()
         created = bool(self._store.create(key, data))
