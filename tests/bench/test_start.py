@@ -1,6 +1,6 @@
 """A start, and the memory of ranks, of a worker with one rank and with four: ours and torchrun's, in turns.
 
-Once on a node that has run before: all bytecode is there. And once as the first time: there is no bytecode at all, so
+Once on a node that has run before: all bytecode is there. Once as the first time: there is no bytecode at all, so
 each system compiles what it imports, torch included, and its later processes read what the earlier ones have written.
 Files come from the page cache in both, as only an administrator can empty that.
 """
