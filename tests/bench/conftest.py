@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import importlib.util
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import airflow_elastic
 from tests.cluster.conftest import (  # noqa: F401
     access,
     client,
@@ -25,6 +27,13 @@ from tests.cluster.conftest import (  # noqa: F401
 )
 
 SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ours_compiled(request: pytest.FixtureRequest) -> None:
+    """Bytecode of our own package where Python may write none: else each process that a bench starts compiles it."""
+    if sys.dont_write_bytecode and any(item.get_closest_marker("bench") for item in request.session.items):
+        compileall.compile_dir(*airflow_elastic.__path__, quiet=1)
 
 
 @pytest.fixture(scope="session", autouse=True)

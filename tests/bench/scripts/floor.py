@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 from objects import Collectives, Restorer, Stateful, WorkerCache, build
+from sizes import ON_GPU
 
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.runtime.checkpoint.save.save import ORDER
@@ -18,4 +20,6 @@ collectives, room = Collectives(rank, world, None), WorkerCache(Path(uri), 1)
 restorer = Restorer(open_store(uri), collectives, attempt=1, room=room)
 manifest = restorer.restore(Stateful(model, (optimizer,), {}, left=frozenset({ORDER})))
 assert manifest is not None, "there is no checkpoint to load"
+if ON_GPU:
+    torch.cuda.synchronize()
 print(time.time())

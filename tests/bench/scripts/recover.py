@@ -1,6 +1,6 @@
 """Trains without end, and writes down when it came how far: BENCH_MARKS/<attempt>-<pid>-<rank>.json.
 
-With BENCH_STAY its process stays when another one is killed.
+With BENCH_STAY its process stays when another one is killed. What it trains: `sizes.py`.
 """
 
 from marks import mark, process_started, write
@@ -15,12 +15,14 @@ import torch  # noqa: E402
 
 mark("torch imported")
 
-from objects import DistributedDataParallel, build  # noqa: E402
+from objects import DistributedDataParallel, batch, build, loss_of  # noqa: E402
+from sizes import ON_GPU  # noqa: E402
 
 import airflow_elastic.runtime as elastic  # noqa: E402
 
 mark("all imported")
-run = elastic.init(total_steps=10**9)
+# All ranks share one GPU, which NCCL does not take.
+run = elastic.init(total_steps=10**9, backend="gloo" if ON_GPU else None)
 mark("ranks joined")
 
 
@@ -31,13 +33,15 @@ def training():
     mark("model built")
     run.restore(model, optimizer)
     mark("restored")
-    x = torch.randn(8, 1024)
+    x = batch()
     first = True
     while True:
-        loss = model(x).square().mean()
+        loss = loss_of(model, x)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if first and ON_GPU:
+            torch.cuda.synchronize()
         run.step(loss)
         if first:
             mark("first step")

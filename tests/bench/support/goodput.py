@@ -7,7 +7,7 @@ of the time that all ranks had.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -112,3 +112,22 @@ def schedule(seed: int, turns: int, kills: int, every: float) -> list[list[float
     """For each turn, seconds from its first step to each kill: one in each `every` seconds, in their first half."""
     luck = random.Random(seed)
     return [[(number + luck.uniform(0.1, 0.5)) * every for number in range(kills)] for _ in range(turns)]
+
+
+def judged(goodput: float, others: Mapping[str, float], goal: float, missing: Sequence[str] = ()) -> str:
+    """Say whether ours reaches the goal and is ahead of the best other system.
+
+    Args:
+        goodput: ours.
+        others: those of the other systems, by their names.
+        goal: the least that ours must be.
+        missing: systems that should be among the others, and were not measured. Ours may lose without them, and it
+            cannot win.
+    """
+    best = max(others, key=lambda name: others[name])
+    found = f"{goodput:.2%}, and the best other is {best} with {others[best]:.2%}"
+    if goodput < goal or goodput <= others[best]:
+        return f"{found}: MISSED"
+    if missing:
+        return f"{found}: NOT DECIDED, as {' and '.join(missing)} was not measured"
+    return f"{found}: kept"

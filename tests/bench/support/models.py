@@ -7,6 +7,9 @@ import torch
 from airflow_elastic.runtime.checkpoint.save.stateful import Stateful
 from tests.bench.support.figures import count
 
+#: Of the GPT of `gpt`: its vocabulary and its layers, as GPT-2 has them with 350 million parameters.
+GPT_WORDS, GPT_LAYERS = 50257, 24
+
 TENSORS = count("TENSORS", 36)  # of the model; AdamW has two more for each
 
 
@@ -42,6 +45,10 @@ class Transformer(torch.nn.Module):
         self.layers = torch.nn.ModuleList(_Layer(width) for _ in range(layers))
         self.norm = torch.nn.LayerNorm(width)
 
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """The loss, for what wraps this model."""
+        return self.loss(words)
+
     def loss(self, words: torch.Tensor) -> torch.Tensor:
         """The mean loss of each next word: `words` is (texts, tokens + 1)."""
         given, wanted = words[:, :-1], words[:, 1:]
@@ -66,3 +73,11 @@ class _Layer(torch.nn.Module):
         seen = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
         state = state + self.out(seen.transpose(1, 2).reshape(texts, tokens, width))
         return state + self.back(torch.nn.functional.gelu(self.wide(self.norms[1](state))))
+
+
+def gpt(parameters: int, tokens: int) -> Transformer:
+    """A GPT of about so many parameters: as wide as that takes, and at least 64."""
+    wide = 12 * GPT_LAYERS
+    thin = GPT_WORDS + tokens
+    width = ((thin**2 + 4 * wide * parameters) ** 0.5 - thin) / (2 * wide)
+    return Transformer(GPT_LAYERS, max(64, round(width / 64) * 64), GPT_WORDS, tokens)

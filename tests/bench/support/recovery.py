@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,18 @@ from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, RunSpec, Workers
+from tests.bench.scripts.sizes import DEVICE, PARAMETERS
+from tests.bench.support.figures import count
+from tests.bench.support.standby import processes_of
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 WORLD = 2
 POLL_SECONDS = 2.0  # the operator's default
 PATIENCE_SECONDS = 120.0
+
+#: What the script trains, and how often it is saved.
+MODEL = f"{PARAMETERS:,} parameters on {DEVICE}" if PARAMETERS else "8 MB"
+EVERY_SECONDS = count("EVERY", 10 if PARAMETERS else 1)
 
 #: What is killed, and when.
 KINDS = {
@@ -101,15 +109,21 @@ class Moments(Observer):
 
 
 class Recovery:
-    """A run that trains without end while its workers are killed."""
+    """A run that trains without end while its workers are killed.
 
-    def __init__(self, folder: Path, *, stay: bool = False) -> None:
+    Args:
+        folder: for all of it.
+        stay: whether its script calls `run.train`.
+        standby: how many workers stand by.
+    """
+
+    def __init__(self, folder: Path, *, stay: bool = False, standby: int = 0) -> None:
         self.uri, self.marks = folder / "run", folder / "marks"
         self.marks.mkdir(parents=True)
         self.spec = RunSpec(
             command=(str(SCRIPTS / "recover.py"),),
-            workers=Workers(WORLD),
-            checkpoint=CheckpointPolicy(every_seconds=1.0, keep_last=2),
+            workers=Workers(WORLD, standby=standby),
+            checkpoint=CheckpointPolicy(every_seconds=float(EVERY_SECONDS), keep_last=2),
             restart=RestartPolicy(backoff_limit=10_000),
             env={"BENCH_MARKS": str(self.marks), **({"BENCH_STAY": "1"} if stay else {})},
         )
@@ -164,6 +178,7 @@ class Recovery:
         """
         if kind != "early":
             await self._fork_servers()
+        idle = await self._standby()
         await asyncio.sleep(self._luck.uniform(0.2, 1.5))
         files, index = job_files(self._job()), self._luck.randrange(WORLD)
         pid = self._agent_pid(index) if kind == "node" else self._rank_pid(index)
@@ -183,6 +198,7 @@ class Recovery:
             if (number, what) in self.moments.at:
                 done.moments[what] = self.moments.at[number, what]
         files = job_files(self._job())
+        assert kind != "node" or {*idle} <= {*nodes_of(files)}, f"{idle} stood by, {nodes_of(files)} train"
         done.moments["agents"] = max(
             (files.node(node) / "agent.json").stat().st_mtime for node in nodes_of(files)
         )
@@ -196,6 +212,16 @@ class Recovery:
     async def _fork_servers(self) -> None:
         """Wait for the processes that the next ranks are forked from."""
         while len(linux.called(linux.marked("AIRFLOW_ELASTIC_JOB", self._job().name), WAITING)) < WORLD:
+            assert not self.driving.done()
+            await asyncio.sleep(0.2)
+
+    async def _standby(self) -> tuple[int, ...]:
+        """Wait until as many workers stand by as should, with all that they need; their numbers."""
+        files, job = job_files(self._job()), self._job().name
+        while True:
+            ready = [node for node in files.standby().nodes if len(processes_of(files, job, node)) == 2]
+            if len(ready) == self.spec.workers.standby:
+                return tuple(ready)
             assert not self.driving.done()
             await asyncio.sleep(0.2)
 
@@ -254,17 +280,19 @@ async def with_and_without_train(folder: Path, rounds: int) -> tuple[dict[bool, 
     return done, floors
 
 
-async def recoveries(folder: Path, kills: int, floors: int) -> tuple[list[Kill], list[float]]:
+async def recoveries(
+    folder: Path, kills: int, floors: int, *, kinds: Sequence[str] = tuple(KINDS), standby: int = 0
+) -> tuple[list[Kill], list[float]]:
     """Kill by turns, measuring the floor in between; raises where the run does not come up again."""
     done: list[Kill] = []
     measured: list[float] = []
-    async with Recovery(folder) as recovery:
+    async with Recovery(folder, standby=standby) as recovery:
         await recovery.up()
         await recovery.checkpoint()
         for number in range(kills):
             if number * floors // kills >= len(measured):
                 measured.append(recovery.floor())
-            done.append(await recovery.kill([*KINDS][number % len(KINDS)]))
+            done.append(await recovery.kill(kinds[number % len(kinds)]))
     return done, measured
 
 
