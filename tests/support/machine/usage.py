@@ -83,8 +83,9 @@ def _kind(process: Process, folder: Path, host: Process | None) -> str:
 
 
 def _private_bytes(folder: Path) -> int:
+    """What no other process has. Unchanged pages of libraries count as such, too, once others have ended: not here."""
     lines = (folder / "smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:"))
 
 
 def _shared(folder: Path) -> Iterator[tuple[int, int]]:
