@@ -283,7 +283,7 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("times", [8, pytest.param(150, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 async def test_a_rank_that_stays_many_times_does_not_grow(times: int, tmp_path: Path) -> None:
     """Nor does anything else of the run, or its controller."""
     words, uses = ("--epochs=1000000", "--step-seconds=0.02", "--stay"), list[usage.Use]()
