@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_elastic.adapters.host import processes
-from airflow_elastic.engines.local.host import RUN_MARK
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
 from airflow_elastic.spec.run import RestartPolicy, Workers
 from tests.support.driving import Driven, driving, left_over, training
@@ -21,10 +19,6 @@ from tests.support.machine import leaks, usage
 from tests.support.machine.patience import PATIENCE_SECONDS
 
 KINDS = ("rank", "agent", "node", "standby", "rank and node", "node and standby", "during a recovery")
-
-
-def used(uri: Path) -> usage.Use:
-    return usage.of(process.pid for process in processes.marked(RUN_MARK, f"{uri}/local"))
 
 
 async def trains(driven: Driven) -> None:
@@ -103,7 +97,7 @@ async def test_it_comes_up_each_time_and_nothing_grows(recoveries: int, words: s
         while len(driven.state.attempts) <= recoveries:
             await trains(driven)
             if len(kinds) % 5 == 0:
-                uses.append(used(tmp_path / "run"))
+                uses.append(usage.of(tmp_path / "run"))
             if len(kinds) % len(KINDS) == 0:
                 order = luck.sample(KINDS, len(KINDS))
             kinds.append(order[len(kinds) % len(KINDS)])

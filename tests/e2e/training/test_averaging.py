@@ -207,6 +207,23 @@ async def test_killed_it_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     assert ends[0] == ends[1]
 
 
+async def test_with_run_train_a_rank_that_averages_goes_on_in_a_new_process(tmp_path: Path) -> None:
+    """Averaging has a thread of its own, which belongs to its generation. A rank that waits for a round is ended."""
+    words = ("--every=3", "--epochs=6", "--step-seconds=0.1", f"--out={tmp_path}", "--stay")
+    async with driving(tmp_path / "run", training(command=(SCRIPT, *words))) as driven:
+        await driven.until(lambda: checkpoints.steps(driven.run.store), "a checkpoint")
+        (before,) = driven.called("rank-0")
+        driven.kill_rank(1)
+        await driven.gone_on_in(2)
+        (after,) = driven.called("rank-0")
+        state = await driven.end()
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    assert after != before
+    found = seen(tmp_path, 2)
+    assert found[0] == found[1]
+    assert left_over(tmp_path / "run") == []
+
+
 @pytest.mark.slow
 async def test_rescaled_and_killed_each_sample_counts_once(tmp_path: Path) -> None:
     policy = CheckpointPolicy(every_steps=5, account_samples=True)

@@ -17,7 +17,7 @@ from airflow_elastic.spec.run import RestartPolicy, Workers
 from tests.support.driving import SCRIPTS, driving, left_over, training
 from tests.support.machine.patience import PATIENCE_SECONDS
 
-SCRIPT = str(SCRIPTS / "compiled.py")
+SCRIPT = str(SCRIPTS / "parity/compiled.py")
 
 WORKERS = 3
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_elastic.adapters.records import checkpoints
 from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.core.state import FailureKind, RunState
@@ -32,6 +34,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def pid_of(driven: Driven, rank: int) -> int:
     (process,) = driven.called(f"rank-{rank}")
     return process.pid
+
+
+def log_of(uri: Path, generation: int, rank: int = 0) -> str:
+    """What a rank has printed in this generation, where each attempt has one."""
+    log = open_store(f"{uri}").local_path(layout.attempt_logs(generation) + layout.rank_log(generation, rank))
+    assert log is not None
+    return log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +72,28 @@ async def test_one_that_is_killed_takes_no_other_along(
     assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
     assert (tmp_path / "out").read_text() == undisturbed
     assert left_over(tmp_path / "run") == []
+
+
+async def test_it_goes_on_from_a_state_that_only_its_memory_had(tmp_path: Path, undisturbed: str) -> None:
+    """Storage has no checkpoint at all when the peer is killed."""
+    words = ("--epochs=12", "--step-seconds=0.05", "--stay", "--verbose", f"--out={tmp_path}/out")
+    policy = CheckpointPolicy(every_steps=100_000, memory_every_steps=2)
+    async with driving(tmp_path / "run", training(*words, checkpoint=policy)) as driven:
+        await driven.until(lambda: driven.step_now >= 20, "step 20")
+        before = pid_of(driven, 0)
+        assert checkpoints.steps(driven.run.store) == []
+        driven.kill_rank(1)
+        await driven.gone_on_in(2)
+        from_step = await driven.gone_on()
+        assert pid_of(driven, 0) == before
+        state = await driven.end()
+    assert (from_step >= 18, from_step % 2) == (True, 0), from_step
+    assert state.outcome == "succeeded", state.reason
+    log = log_of(tmp_path / "run", 2)
+    read = re.search(rf"checkpoint {from_step} was read in .* s: (\S+ \w+) from this worker's memory", log)
+    assert read is not None, log
+    assert read[1] != "0 B"
+    assert (tmp_path / "out").read_text() == undisturbed
 
 
 async def test_without_a_checkpoint_it_begins_anew_in_the_same_process(
@@ -103,8 +134,10 @@ async def test_an_error_of_the_script_is_reported_once(tmp_path: Path) -> None:
     assert left_over(tmp_path / "run") == []
 
 
-async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path, undisturbed: str) -> None:
+async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path) -> None:
     """Rank 1 stands still outside of collectives, so rank 0 waits for it in one. Rank 0 leaves, rank 1 is replaced."""
+    (tmp_path / "plain").mkdir()
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", "--epochs=12", ranks=3)
     words = ("--epochs=12", "--stay", "--hang-at=30", "--hang-rank=1", f"--out={tmp_path}/out")
     async with driving(tmp_path / "run", training(*words, workers=Workers(3, min=1, max=4))) as driven:
         await driven.until(lambda: driven.step_now >= 29, "step 29")
@@ -116,6 +149,7 @@ async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path, undisturbed: 
         assert after[1] != before[1]
         state = await driven.end()
     assert state.outcome == "succeeded", state.reason
+    assert (tmp_path / "out").read_text() == undisturbed
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +200,35 @@ async def test_without_a_checkpoint_a_trained_model_is_made_by_a_new_process(
     assert first[1] != again[1]
 
 
+async def test_with_a_model_that_is_wrapped_before_it_begins_in_a_new_process(
+    tmp_path: Path, undisturbed_functions: str
+) -> None:
+    """The wrapper has the ranks of its generation. The other ranks of the next one wrap a model of their own."""
+    state = await killed_at(35, tmp_path, functions(tmp_path, "--wrap-before"))  # of the second function
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+    assert (tmp_path / "out").read_text() == undisturbed_functions
+    assert "goes on in a new process: the model is wrapped outside" in log_of(tmp_path / "run", 1)
+    first, second = (calls(tmp_path / "run", generation) for generation in (1, 2))
+    assert [call for call, _ in first] == [call for call, _ in second] == ["first: call 1", "second: call 1"]
+    assert {where for _, where in first}.isdisjoint({where for _, where in second})
+
+
+async def test_what_was_compiled_before_is_not_compiled_again(tmp_path: Path) -> None:
+    """A rank that comes compiles what one does at the first start, and one that stays compiles nothing."""
+    command = (str(SCRIPTS / "compiled.py"), "--step-seconds=0.05")
+    state = await killed_at(20, tmp_path, training(command=command))
+    assert (state.outcome, len(state.attempts)) == ("succeeded", 2), state.reason
+
+    def graphs(generation: int, rank: int) -> list[tuple[str, str]]:
+        log = log_of(tmp_path / "run", generation, rank)
+        return re.findall(r"^(\d+) graphs in (\d+)$", log, re.MULTILINE)
+
+    (before, stayed), (former, came) = ([graphs(one, rank) for one in (1, 2)] for rank in (0, 1))
+    assert int(before[-1][0]) > 1
+    assert {*stayed} == {before[-1]}  # in the same process
+    assert (came[-1][0], came[-1][1] != former[-1][1]) == (former[-1][0], True)
+
+
 async def test_an_error_in_a_later_call_does_not_end_the_run(
     tmp_path: Path, undisturbed_functions: str
 ) -> None:
@@ -180,10 +243,7 @@ async def test_an_error_in_a_later_call_does_not_end_the_run(
 
 def calls(uri: Path, generation: int) -> list[list[str]]:
     """What rank 0 has printed about its calls: the call, and the process with its model."""
-    store = open_store(f"{uri}")
-    log = store.local_path(layout.attempt_logs(generation) + layout.rank_log(generation, 0))
-    assert log is not None
-    return [line.split(" in ") for line in log.read_text().splitlines() if ": call " in line]
+    return [line.split(" in ") for line in log_of(uri, generation).splitlines() if ": call " in line]
 
 
 def at_random(tiers: str, words: str = "", procs: int = 1, kills: int = 50) -> Any:
@@ -223,16 +283,17 @@ async def test_killed_at_random_it_ends_bit_identical(
     assert (memory.leaks(), leaks.half_written(tmp_path)) == ([], []), f"seed {seed}"
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("times", [8, pytest.param(150, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 async def test_a_rank_that_stays_many_times_does_not_grow(times: int, tmp_path: Path) -> None:
+    """Nor does anything else of the run, or its controller."""
     words, uses = ("--epochs=1000000", "--step-seconds=0.02", "--stay"), list[usage.Use]()
     policy = CheckpointPolicy(every_steps=200, memory_every_steps=2, keep_last=2)
-    restart = RestartPolicy(backoff_limit=10_000)
+    restart = RestartPolicy(backoff_limit=10_000, backoff_seconds=0.1, backoff_max_seconds=0.2)
     async with driving(tmp_path / "run", training(*words, checkpoint=policy, restart=restart)) as driven:
         await driven.until(lambda: driven.step_now >= 3, "step 3")
         stays = pid_of(driven, 0)
         while len(driven.state.attempts) <= times:
-            uses.append(usage.of([stays]))
+            uses.append(usage.of(tmp_path / "run"))
             number, step = len(driven.state.attempts), driven.step_now
             driven.kill_rank(1)
             await driven.until(

@@ -1,39 +1,54 @@
-"""What processes use of the machine, and whether that grows."""
+"""What the processes of a run use of the machine, each kind by itself, and whether that grows.
+
+A rank has more memory and threads than an agent or the node host. So the most that any process has would hide what they
+lose.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.engines.local.engine import state_folder
+from airflow_elastic.engines.local.host import NodeHost
+from airflow_elastic.runtime.forks.server import WAITING
+from airflow_elastic.testing.processes import read
+from tests.support.driving import left_over
+
+#: By kind of process and what it uses, such as `agent threads`: of the one that uses most. `shared files` and
+#: `shared bytes` are memory without a name, of all processes together.
+Use = Mapping[str, int]
+
 #: What may come on top of what is used at first: a process may just begin or end.
-_MORE = {"processes": 1, "threads": 1, "descriptors": 2}
+_MORE = {"processes": 1, "threads": 1, "descriptors": 2, "files": 2, "bytes": 4 << 20}
+
+#: The same for memory: so many times what is used at first.
+_TIMES = {"bytes": 1.2}
 
 
-@dataclass(frozen=True)
-class Use:
-    """What processes use: all of them, or the one that uses most."""
-
-    processes: int
-    threads: int
-    descriptors: int
-    private_bytes: int
-
-
-def of(pids: Iterable[int]) -> Use:
-    """What these use now. Those that end meanwhile do not count."""
-    found = []
-    for pid in pids:
+def of(uri: Path | str) -> Use:
+    """What the processes of a run of the local engine use now, and this one. Those that end meanwhile do not count."""
+    found, shared = defaultdict[str, list[tuple[int, int, int]]](list), dict[int, int]()
+    host = NodeHost(state_folder(str(uri))).process()
+    for process in (Process.of(os.getpid()), *left_over(uri)):
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            folder = Path(f"/proc/{pid}")
-            found.append(
-                (len(os.listdir(folder / "task")), len(os.listdir(folder / "fd")), _private_bytes(folder))
-            )
-    threads, descriptors, private_bytes = map(max, zip(*found, strict=True))
-    return Use(len(found), threads, descriptors, private_bytes)
+            assert process is not None
+            folder = Path(f"/proc/{process.pid}")
+            kind = _kind(process, folder, host)
+            has = len(os.listdir(folder / "task")), len(os.listdir(folder / "fd")), _private_bytes(folder)
+            found[kind].append(has)
+            shared.update(_shared(folder))
+    used = {"shared files": len(shared), "shared bytes": sum(shared.values())}
+    for kind, all_of_it in found.items():
+        used[f"{kind} processes"] = len(all_of_it)
+        names = (f"{kind} {what}" for what in ("threads", "descriptors", "bytes"))
+        used.update(zip(names, map(max, zip(*all_of_it, strict=True)), strict=True))
+    return used
 
 
 def grows(uses: Sequence[Use]) -> str | None:
@@ -44,16 +59,42 @@ def grows(uses: Sequence[Use]) -> str | None:
     quarter = len(uses) // 4
     if not quarter:
         return None
-    first, last = (
-        {name: median(asdict(one)[name] for one in some) for name in asdict(uses[0])}
-        for some in (uses[1 : quarter + 1], uses[-quarter:])
-    )
-    for name, more in _MORE.items():
-        if last[name] > first[name] + more:
-            return name
-    return "private_bytes" if last["private_bytes"] > 1.2 * first["private_bytes"] else None
+    for name in sorted({name for one in uses for name in one}):
+        first, last = (
+            median(one.get(name, 0) for one in some) for some in (uses[1 : quarter + 1], uses[-quarter:])
+        )
+        what = name.split()[-1]
+        if last > _TIMES.get(what, 1.0) * first + _MORE[what]:
+            return f"{name}: {first:.0f}, then {last:.0f}"
+    return None
+
+
+def _kind(process: Process, folder: Path, host: Process | None) -> str:
+    """`rank-0`, `fork-server`, `host`, `agent` (which is a fork of the host), `controller` (this one) or `other`."""
+    name = (folder / "comm").read_text().strip()
+    if process.pid == os.getpid():
+        return "controller"
+    if name.startswith("rank-") or name == WAITING:
+        return name
+    if process == host:
+        return "host"
+    seen = read(process.pid)
+    return "agent" if seen and host and seen.parent == host.pid else "other"
 
 
 def _private_bytes(folder: Path) -> int:
+    """What no other process has. Unchanged pages of libraries count as such, too, once others have ended: not here."""
     lines = (folder / "smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:"))
+
+
+def _shared(folder: Path) -> Iterator[tuple[int, int]]:
+    """The files in memory without a name that a process has open: their inodes, and their bytes.
+
+    Python's mappings keep their files open.
+    """
+    for one in (folder / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(one).startswith("/memfd:"):
+                about = one.stat()
+                yield about.st_ino, about.st_blocks * 512

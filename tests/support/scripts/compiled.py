@@ -1,55 +1,55 @@
-"""Compiles a function and its gradient with torch's default compiler. Argument: a folder.
+"""A training by `run.train`, of a model and with a loss that torch.compile has compiled before.
 
-It notes the values, and the processes of its compile workers, in N.json. N is the number of restarts before. With
-`--die-first` the first attempt kills itself, while its compile workers live.
+Its backend compiles nothing, and counts: each step says how many graphs there have been in this process.
+
+Options: --step-seconds S.
 """
 
-import json
+import argparse
 import os
-import signal
-import sys
-from pathlib import Path
+import time
 
-FORKED = "torch" in sys.modules
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
-import torch  # noqa: E402
-from torch._inductor import metrics  # noqa: E402
-from torch._inductor.async_compile import AsyncCompile  # noqa: E402
+import airflow_elastic.runtime as elastic
 
-from airflow_elastic.adapters.host.processes import Process  # noqa: E402
-
-
-@torch.compile
-def loss(x, weight):
-    return torch.nn.functional.gelu(x @ weight).softmax(1).var()
+parser = argparse.ArgumentParser()
+parser.add_argument("--step-seconds", type=float, default=0.0)
+options = parser.parse_args()
+graphs = []
 
 
-def compile_workers():
-    """The process that torch has started, and the workers that are forks of it: all have the same command line."""
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_text().split("\0")
-        except OSError:  # no process, or one that has ended
-            continue
-        if f"--parent={os.getpid()}" in words:
-            process = Process.of(int(entry.name))
-            yield process.pid, process.started
+def counting(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
 
 
-torch.manual_seed(7)
-x, weight = torch.rand(64, 32), torch.rand(32, 16, requires_grad=True)
-value = loss(x, weight)
-value.backward()
-# A kernel for processors is compiled by a thread, and one for GPUs by a worker. A job that does nothing shows that the
-# workers answer.
-AsyncCompile.wait_pool_ready()
-told = {
-    "forked": FORKED,
-    "kernels": metrics.generated_kernel_count,
-    "values": [value.item(), *weight.grad.flatten().tolist()],
-    "workers": sorted(compile_workers()),
-}
-attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-Path(sys.argv[1], f"{attempt}.json").write_text(json.dumps(told))
-if "--die-first" in sys.argv and attempt == "0":
-    os.kill(os.getpid(), signal.SIGKILL)
+@torch.compile(backend=counting)
+def loss_of(found, wanted):
+    return ((found - wanted) ** 2).mean()
+
+
+torch.set_num_threads(1)
+run = elastic.init()
+torch.manual_seed(3)
+data = torch.utils.data.TensorDataset(torch.rand(640, 4))
+model = torch.compile(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)), backend=counting)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def training():
+    wrapped = DistributedDataParallel(model)
+    run.restore(wrapped, optimizer)
+    for (x,) in run.loader(data, global_batch=32, epochs=4):
+        loss = loss_of(wrapped(x), x.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(f"{len(graphs)} graphs in {os.getpid()}", flush=True)
+        time.sleep(options.step_seconds)
+        run.step(loss)
+    run.finish()
+
+
+run.train(training)

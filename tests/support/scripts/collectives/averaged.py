@@ -2,8 +2,8 @@
 
 Options: --every N steps; --patience S; --epochs N; --step-seconds S; --late STEP STEP...: behind each, before it is
 told to the run, the last rank waits until rank 0 has the next round behind it, which a file in --marks FOLDER says;
---wrap: in DistributedDataParallel; --out FOLDER: each rank writes its weights and those of its momentum there at the
-end, as lists.
+--wrap: in DistributedDataParallel; --stay: by `run.train`; --out FOLDER: each rank writes its weights and those of
+its momentum there at the end, as lists.
 """
 
 import argparse
@@ -56,11 +56,16 @@ def main():
     parser.add_argument("--late", type=int, nargs="*", default=[])
     parser.add_argument("--marks", type=Path)
     parser.add_argument("--wrap", action="store_true")
+    parser.add_argument("--stay", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)
     run = elastic.init()
+    (run.train if options.stay else lambda function, *given: function(*given))(training, run, options)
+
+
+def training(run, options):
     model, optimizer = build(7 + run.rank)  # what they begin with is the first one's
     run.restore(DistributedDataParallel(model) if options.wrap else model, optimizer)
     run.average(every=options.every, patience=options.patience)

@@ -48,6 +48,13 @@ def test_a_process_gives_up_after_tries_without_a_step() -> None:
     assert "no new step" in (found[TRIES] or "")
 
 
+def test_one_that_averages_cannot_go_on() -> None:
+    run, model = elastic.init(), torch.nn.Linear(1, 1)
+    run.restore(model, torch.optim.SGD(model.parameters()))
+    run.average(every=2)
+    assert "run.average has a thread" in (run._hinders() or "")
+
+
 def begin_again(run: elastic.Session) -> None:
     assert run._hinders() is None
     run._begin(RankEnvironment.read())

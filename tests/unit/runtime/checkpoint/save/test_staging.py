@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
+import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from airflow_elastic.runtime.checkpoint.save.layout import Layout
 from airflow_elastic.runtime.checkpoint.save.staging import RankPosition, lay_out
 from airflow_elastic.runtime.checkpoint.save.staging_area import StagingArea
+from airflow_elastic.runtime.staying.agent_link import LeaveGeneration
 from airflow_elastic.runtime.tiers.shared_memory import ENVIRONMENT, Note, StagingSlots
 from airflow_elastic.spec.checkpoints.index import Blob, Index, TensorChunk
 from airflow_elastic.spec.checkpoints.sample_records import Account, Consumed, Ended, Span
@@ -195,6 +198,39 @@ def test_a_copy_that_was_cut_off_is_not_whole(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(KeyboardInterrupt):
         mine.put(torn, note(2))
     assert [slot.note().step for slot in slots.of[0] if slot.note()] == [1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["at-once", "overlap"])
+def test_what_a_gpu_computes_of_aborted_collectives_does_not_count(
+    beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors of a processor, of which the layout says that a GPU has them: once it has begun to copy, with overlap."""
+
+    def gpus(_: Layout) -> list[torch.device]:
+        copying = threading.current_thread().name == "copying"
+        return [torch.device("cuda", 0)] if copying or not beside else []
+
+    def put(step: int) -> None:
+        if beside:
+            mine.put_beside(plan, note(step)).join()
+        else:
+            mine.put(plan, note(step))
+
+    monkeypatch.setattr(Layout, "gpus", property(gpus))
+    monkeypatch.setattr("airflow_elastic.runtime.checkpoint.save.staging_area.pin", lambda *_: None)
+    slots = StagingSlots(1)
+    mine = stage(slots, monkeypatch)
+    plan = lay_out({"a": torch.ones(1)}, RankPosition(0, 1, 1), own="random.0")
+    for step in (1, 2):
+        put(step)
+    mine.is_aborted = lambda: True
+    with contextlib.nullcontext() if beside else pytest.raises(LeaveGeneration):
+        put(3)
+    assert sorted(slot.age or () for slot in slots.of[0]) == [(), (1, 2)]
+    mine.is_aborted = lambda: False
+    for step in (4, 5):  # its slot is free again
+        put(step)
+    assert sorted(slot.age or () for slot in slots.of[0]) == [(1, 4), (1, 5)]
 
 
 def test_the_agent_provides_memory_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
