@@ -1,7 +1,8 @@
 """Find the places of states one after another. They are kept as long as the tensors look the same: training waits.
 
 Before each save all tensors are compared with those of the save before, by name, type, shape and dtype. So is which of
-them share memory. Everything else that places depend on follows from these. No tensor is kept: a script can let go of them.
+them share memory. Everything else that places depend on follows from these. No tensor is kept: a script can let go of
+them.
 """
 
 from __future__ import annotations
