@@ -19,7 +19,6 @@ from airflow_elastic.runtime.forks.server import WAITING
 from airflow_elastic.spec.run import Workers
 from airflow_elastic.testing.processes import has_environment
 from tests.support.driving import driving, training
-from tests.support.machine import usage
 
 if TYPE_CHECKING:
     from airflow_elastic.adapters.records.job_files import JobFiles
@@ -61,6 +60,12 @@ class Cost:
 def processor_seconds(pid: int) -> float:
     """What a process has used so far, by its own clock; see clock_getcpuclockid(3)."""
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def private_bytes(pid: int) -> int:
+    """The memory that a process shares with no other, in bytes."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return sum(int(line[1]) << 10 for line in lines if line[0].startswith("Private_"))
 
 
 def processes_of(files: JobFiles, job: str, node: int) -> dict[str, linux.Process]:
@@ -108,7 +113,7 @@ async def cost(folder: Path, *, standby: int, cold: bool = False, seconds: float
         done = Cost(
             until=used,
             waiting=(sum(more.values()) - sum(used.values())) / minutes,
-            private={what: usage.of([process.pid]).private_bytes for what, process in found.items()},
+            private={what: private_bytes(process.pid) for what, process in found.items()},
             beside_until=before,
             beside=(_beside_ranks(driven) - before) / minutes,
         )
