@@ -90,7 +90,7 @@ async def test_other_crashes_change_nothing(script: str, how: str, then: str, tm
 HANGS = """
 import airflow_elastic.runtime as elastic
 run = elastic.init()
-if forked: signal.pause()
+while forked: signal.pause()
 run.step()
 run.finish()
 """
@@ -98,7 +98,7 @@ run.finish()
 
 @pytest.mark.parametrize("how", ["fork", "cold"])
 async def test_after_a_hang_before_the_first_step_ranks_start_cold(how: str, tmp_path: Path) -> None:
-    script = HANGS if how == "fork" else HANGS.replace("if forked", "if not again")
+    script = HANGS if how == "fork" else HANGS.replace("while forked", "while not again")
     (tmp_path / "train.py").write_text(SCRIPT + script)
     told = tmp_path / "told"
     spec = training(
