@@ -90,11 +90,7 @@ async def test_other_crashes_change_nothing(script: str, how: str, then: str, tm
 HANGS = """
 import airflow_elastic.runtime as elastic
 run = elastic.init()
-<<<<<<< HEAD
 while forked: signal.pause()  # asked for its stacks, it goes on waiting
-=======
-while forked: signal.pause()
->>>>>>> s14-cluster
 run.step()
 run.finish()
 """
