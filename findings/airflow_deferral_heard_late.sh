@@ -4,7 +4,11 @@
 # Versions: apache-airflow 3.3.2 (task SDK 1.3.2), Python 3.11, SQLite, LocalExecutor.
 # Guess: the task resumes, only later: the scheduler has a rule for a task that is "scheduled" again when the executor
 #   reports the end of its first part.
-# Seen: TO BE SEEN
+# Seen: each task whose trigger fires while the scheduler stands still (here for 10 s, as for a slow query) fails, without
+#   a line of its second part. When the scheduler goes on, it first queues the task again, and then reads that the first
+#   part has ended: "finished with state success, but the task instance's state attribute is queued". The rule knows
+#   "scheduled" alone. The executor knows both parts by one key, which the end of the first part has removed. A task that
+#   meets no pause succeeds.
 # Why it matters: an approval that is answered at once, or a sensor whose condition is already true, fails without
 #   retries.
 #

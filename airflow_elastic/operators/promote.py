@@ -70,7 +70,9 @@ class ElasticPromoteOperator(Approval, OnModel):
         why: kept beside the model.
         data: about the data it was trained with, as a dict; kept beside the model.
         format: of the file of weights, `safetensors` or `pt`. Default: `safetensors`.
-        approve: ask a person first, on Airflow's page *Required actions*, with the metrics of both. Default: False.
+        approve: ask a person first, on Airflow's page *Required actions*, with the metrics of both. Give the task
+            `retries` then: with Airflow 3.3 a try fails that is answered before a busy scheduler hears that it waits.
+            Default: False.
         approvers: who may answer, as `{"id": …, "name": …}` of Airflow's users. Default: everybody who may edit tasks.
         approval_timeout: after so long without an answer the task is skipped, as if refused; a timedelta. Default: no
             limit.

@@ -42,7 +42,8 @@ class ElasticCapacitySensor(BaseSensorOperator):
     ResourceQuotas of the namespace, and the free quota of the queue (Kueue, Volcano) count. On the engine `local` it
     counts processors, memory and GPUs of the triggerer's machine. Nothing is reserved: somebody else may take the room
     before the training comes. The log says what limits it. The result is a dict. `workers` says for how many there is
-    room; None means without limit. `limits` has a `name`, `workers` and `text` for each limit.
+    room; None means without limit. `limits` has a `name`, `workers` and `text` for each limit. Give the task `retries`:
+    with Airflow 3.3 a try fails that finds room before a busy scheduler hears that it waits.
 
     Args:
         workers: for how many workers there must be room. Default: 1.
