@@ -185,7 +185,7 @@ class Steps:
     async def _settled(self, place: JobPods, job: str, waits: _Waits, *, again: bool) -> dict[str, int]:
         """Wait until the pods are as required; returns the uids and numbers of all pods.
 
-        Pods that must be gone are those of former workers. An operator may have made some of them anew meanwhile.
+        Pods that must be gone are those of former workers. An operator may have made some of them again meanwhile.
 
         Args:
             place: the pods.
