@@ -81,11 +81,9 @@ class _Waits:
     beyond: int | None
     is_held: bool
 
-    def has_left(self, index: int | None) -> bool:
+    def has_left(self, index: int) -> bool:
         """Whether the pod of this worker must be gone."""
-        return index is not None and (
-            index in self.comes or (self.beyond is not None and index >= self.beyond)
-        )
+        return index in self.comes or (self.beyond is not None and index >= self.beyond)
 
     def are_on_their_way(self, pods: Mapping[int, dict[str, Any]], waited: float, patience: float) -> bool:
         """Whether to wait for pods that must be created, or must run: pods without a node may find no room."""
@@ -200,8 +198,8 @@ class Steps:
             numbers = {
                 pod["metadata"]["uid"]: index for pod in pods if (index := place.number(pod)) is not None
             }
-            left = [pod for pod in pods if waits.has_left(numbers.get(pod["metadata"]["uid"]))]
-            former = {uid: numbers[uid] for pod in left if (uid := pod["metadata"]["uid"]) in numbers}
+            former = {uid: index for uid, index in numbers.items() if waits.has_left(index)}
+            left = [pod for pod in pods if pod["metadata"]["uid"] in former]
             self._former.setdefault(job, {}).update(former)
             waited = self._clock() - began
             by_index = {numbers[uid]: pod for pod in pods if (uid := pod["metadata"]["uid"]) in numbers}
