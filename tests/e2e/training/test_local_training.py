@@ -140,7 +140,7 @@ async def test_killed_and_rescaled_it_ends_bit_identical(
     seed = random.SystemRandom().getrandbits(32)
     luck = random.Random(seed)
     phases = [luck.choice(list(PHASES)) for _ in worlds]
-    words = ("--epochs=12", "--step-seconds=0.05", f"--out={tmp_path}/out")
+    words = ("--epochs=12", "--step-seconds=0.05", "--same-order", f"--out={tmp_path}/out")
     with monkeypatch.context() as patch:
         doom = Doom(tmp_path / "doom", patch)
         doom.give(*(order(phase, 1, luck, world) for phase, world in zip(phases, worlds, strict=True)))
@@ -169,7 +169,7 @@ async def _in_legs(folder: Path, began: list[tuple[int, int]]) -> str:
             shutil.copy(old / layout.manifest(begin), manifest)
         policy = CheckpointPolicy(every_steps=end, keep_last=1000)
         out = folder / f"out-{begin}"
-        words = ("--epochs=12", f"--out={out}")
+        words = ("--epochs=12", "--same-order", f"--out={out}")
         async with driving(leg, training(*words, checkpoint=policy, workers=Workers(world, min=1))) as driven:
             state = await driven.end()
         assert (state.outcome, len(state.attempts)) == ("succeeded", 1), state.reason

@@ -137,8 +137,9 @@ async def test_an_error_of_the_script_is_reported_once(tmp_path: Path) -> None:
 async def test_a_rank_that_does_not_leave_is_ended(tmp_path: Path) -> None:
     """Rank 1 stands still outside of collectives, so rank 0 waits for it in one. Rank 0 leaves, rank 1 is replaced."""
     (tmp_path / "plain").mkdir()
-    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", "--epochs=12", ranks=3)
-    words = ("--epochs=12", "--stay", "--hang-at=30", "--hang-rank=1", f"--out={tmp_path}/out")
+    words = ("--epochs=12", "--same-order")
+    undisturbed = await asyncio.to_thread(plain, tmp_path / "plain", *words, ranks=3)
+    words += ("--stay", "--hang-at=30", "--hang-rank=1", f"--out={tmp_path}/out")
     async with driving(tmp_path / "run", training(*words, workers=Workers(3, min=1, max=4))) as driven:
         await driven.until(lambda: driven.step_now >= 29, "step 29")
         before = [pid_of(driven, rank) for rank in (0, 1)]

@@ -52,9 +52,10 @@ class Death:
             if self.passed <= order["points"]:
                 return
             told = {"phase": phase, "where": where, "step": step, "world": world, "victim": order["victim"]}
+            whole = FOLDER / f"{os.getpid()}-{threading.get_ident()}"
+            whole.write_text(json.dumps(told))
             try:
-                with self.hit.open("x") as file:
-                    json.dump(told, file)
+                os.link(whole, self.hit)  # who reads it meanwhile finds all of it, or no file
             except FileExistsError:
                 return
             for pid in victims(order["victim"], agent=phase in OF_AGENTS):

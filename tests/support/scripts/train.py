@@ -8,7 +8,8 @@ kills itself, in the first attempt; --die-late: all fail once they have finished
 of the whole state at the end, its luck included; --samples FOLDER: every rank writes which samples each of its steps
 consumed; --lag RANK: the forward pass of this rank takes 20 ms more; --width N of the hidden layer; --lr RATE;
 --sharded: by FSDP2, and not DDP; --gpu: on the rank's GPU; --backend NAME: torch's (two ranks on one GPU need gloo);
---verbose: logs what is only of interest; --stay: calls the training by `run.train`.
+--verbose: logs what is only of interest; --stay: calls the training by `run.train`; --same-order: DDP adds gradients in
+one order at all steps, also the first after a restart, which counts with three ranks or more.
 """
 
 import argparse
@@ -45,6 +46,7 @@ parser.add_argument("--out")
 parser.add_argument("--sample-seconds", type=float, default=0.0)
 parser.add_argument("--samples")
 parser.add_argument("--stay", action="store_true")
+parser.add_argument("--same-order", action="store_true")
 options = parser.parse_args()
 if options.verbose:
     logging.basicConfig(level=logging.INFO)
@@ -75,7 +77,8 @@ def training():
         fully_shard(first)
         fully_shard(model)
     elif run.world_size > 1:
-        model = DistributedDataParallel(model)
+        # DDP does not divide gradients into other buckets after its first step then.
+        model = DistributedDataParallel(model, find_unused_parameters=options.same_order)
     decaying = {"params": [first.weight], "weight_decay": 0.01}
     adam = torch.optim.AdamW([decaying, {"params": [first.bias], "weight_decay": 0.0}], lr=options.lr / 5)
     sgd = torch.optim.SGD(last.parameters(), lr=options.lr, momentum=0.9)
