@@ -98,8 +98,8 @@ def may_rejoin(state: RunState, lost: Sequence[int], machines: Collection[str]) 
     - Somebody has chosen an earlier checkpoint: the agents have newer states.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
-    fails = attempt.cause is Cause.FAILURE and state.resume_step is None
-    if not isinstance(decision, Restart) or decision.delay or not fails:
+    loses = attempt.cause is Cause.FAILURE or (attempt.cause is Cause.PREEMPTION and bool(lost))
+    if not isinstance(decision, Restart) or decision.delay or not loses or state.resume_step is not None:
         return False
     if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
         return False

@@ -61,8 +61,7 @@ class RankError:
         error: type and text of the exception.
         traceback: its traceback; without one, the last lines that the rank printed.
         out_of_memory: whether the kernel says that it killed for memory in this worker.
-        shortage: for a killed rank, the evidence that its machine was short of memory; for one that was killed for
-            memory, the limit.
+        shortage: for a killed rank, the evidence that its machine was short of memory, or its limit of memory.
         of_fork: whether it failed before its first step in a way that its start by a fork may have caused.
     """
 
@@ -87,7 +86,7 @@ class WorkerStatus:
         pid: process id of its agent, if the engine knows one.
         node: the machine it is on.
         errors: how its ranks died, if they did.
-        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start, or has not started yet.
+        reason: the engine's own words, e.g. `Evicted`, or why the worker could not start or has not started.
         preempted: whether the platform took the worker away, for other work or because its machine is removed.
         over_limit: whether the platform ended the worker for using more than a limit of its own, e.g. of disk.
         unattended: whether it saved and ended because it saw no controller.
@@ -136,8 +135,7 @@ class JobStatus:
     Attributes:
         workers: every worker that trains, or is to.
         asked: a change of their number from outside the run, where the run should follow it; None: there is none.
-        standby_workers: workers that stand by, in place of any worker that will be lost. They are not in `workers`, and
-            how they end is no failure.
+        standby_workers: workers that stand by. They are not in `workers`, and how they end is no failure.
     """
 
     workers: tuple[WorkerStatus, ...] = ()
@@ -190,20 +188,28 @@ class JobStatus:
 
     @property
     def replaceable(self) -> tuple[int, ...]:
-        """The lost workers, if others can take their places beside the remaining ones; else ()."""
+        """The lost workers, if others can take their places beside the remaining ones; else ().
+
+        The platform wants the room of a preempted worker, so only a standby worker that is ready can replace it.
+        """
         there = [w for w in self.workers if w.phase is not WorkerPhase.LEFT]
         lost = tuple(w.index for w in there if w.replaceable)
         able = all(w.standby or w.phase is WorkerPhase.RUNNING for w in there if not w.replaceable)
+        able &= len(self.ready) >= len(lost) or not any(w.preempted for w in there)
         return lost if able and len(lost) < len(there) else ()
+
+    @property
+    def ready(self) -> tuple[WorkerStatus, ...]:
+        """The standby workers that can take a place at once."""
+        return tuple(worker for worker in self.standby_workers if worker.phase is WorkerPhase.RUNNING)
 
     def machines_without(self, lost: Collection[int]) -> frozenset[str]:
         """The machines of all workers when others have the places of the lost ones.
 
         Standby workers are where they are. Without them, new workers may come to the machines of the lost ones.
         """
-        ready = [worker for worker in self.standby_workers if worker.phase is WorkerPhase.RUNNING]
-        replaced = lost if lost and len(ready) >= len(lost) else ()
-        there = (*(worker for worker in self.workers if worker.index not in replaced), *ready)
+        replaced = lost if lost and len(self.ready) >= len(lost) else ()
+        there = (*(worker for worker in self.workers if worker.index not in replaced), *self.ready)
         return frozenset(worker.node for worker in there if worker.node is not None)
 
     @property
@@ -313,8 +319,7 @@ class Stretch:
         stepping_seconds: time in training steps, without saves.
         saving_seconds: time that saves stopped the loop.
         restoring_seconds: time that loading the checkpoint took.
-        restored_bytes: bytes of the checkpoint that all ranks together have read so far. Bytes that one rank fetches to
-            its machine, and others then read there, count twice.
+        restored_bytes: bytes of the checkpoint that ranks have read so far. What one fetches for others counts twice.
         to_restore_bytes: bytes that all ranks together have to read.
         stayed: ranks whose processes were in the generation before, too; None: no rank is known to.
     """
@@ -361,14 +366,12 @@ class Progress:
         attached: whether any rank uses our runtime. Silence of a script that does not is never a failure.
         finished: whether the script has said that training is complete.
         saved: the newest step whose state its ranks have saved, written to storage or not; -1 where there is none.
-        left_out: the newest step whose save was skipped because the one before was still being written; -1 where
-            there is none.
+        left_out: the newest step whose save was skipped because the one before was still being written; or -1.
         writing_seconds: how long it took to write the newest save to storage, as far as agents know.
         phases: the trainings of the run so far, in order, where its script names them.
         usage: what each worker uses of its machine, as it last said.
         odd: which of `loss` and `metrics.NAME` are not finite now, in words: `NaN`, `Infinity`, `-Infinity`.
-        on_disk: the states whose parts are all on the workers' own disks. They are names of folders below
-            `checkpoints/data/`, as in storage. None: workers have not said, or use no disk.
+        on_disk: the folders of `checkpoints/data/` that are whole on the workers' own disks. None: unknown, or no disk.
         early_stop: the metric that decides whether training ends early.
     """
 

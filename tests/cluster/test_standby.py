@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.cluster.faults.test_node_faults import apart
 from tests.cluster.kinds.test_training import SOURCES, kept_by_buddies, world
 from tests.cluster.test_policies import check_each_sample_once
 from tests.support.driving import Driven, driving
+from tests.support.kubernetes import kube
 from tests.support.kubernetes.cluster import QUOTAS, pods_of
 from tests.support.machine.patience import until_async
 from tests.support.runs.faults import Faults
@@ -154,6 +156,37 @@ async def test_a_standby_pod_takes_the_place_of_a_deleted_one(
         newest = driven.state.checkpoint
     assert newest is not None
     assert newest.step > done
+    check_each_sample_once(seen, newest.step // 10 * 10)
+
+
+@pytest.mark.siblings("a worker of a cluster's training is lost")
+async def test_a_standby_pod_takes_the_place_of_an_evicted_one_at_no_cost(
+    shared_folder: Path,
+    pod_options: dict[str, Any],
+    namespace: str,
+    client: Client,
+    kubectl: kube.Kubectl,
+) -> None:
+    """As when its node is drained: it saves the step that it is at, and the others stay."""
+    seen = shared_folder / "samples"
+    async with driving(shared_folder / "run", traced(with_standby(pod_options), seen)) as driven:
+        await driven.at_step(20)
+        await ready(driven, "node-2")
+        pod = (await pods_of(driven, client, namespace))[1]["metadata"]["name"]
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        path, lost = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", time.time()
+        kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        from_step = await goes_on_in_its_job(driven)
+        print(f"from the eviction to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
+        assert from_step == steps_done(seen, 1)
+        await trained_by(driven, 0, 2)
+        await ready(driven, "node-3")
+        first = driven.state.attempts[0]
+        assert first.failure is not None
+        assert (first.failure.kind, first.failure.worker) == (FailureKind.PREEMPTED, "node-1")
+        assert await ended(driven) == ("stopped", 2, 0)
+        newest = driven.state.checkpoint
+    assert newest is not None
     check_each_sample_once(seen, newest.step // 10 * 10)
 
 

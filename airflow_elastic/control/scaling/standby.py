@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from airflow_elastic.core.health.standby import WELL_SECONDS, lacks_standby, lost_standby, pause, why_lost
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.errors import EngineError, StoreError
-from airflow_elastic.spec.status import WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +70,7 @@ class StandbyWorkers:
         """Former losses no longer delay anything once a standby worker trains, or has been ready for a while."""
         if any((job, worker.name) in self._ready for worker in seen.workers):
             self._lost.clear()
-        ready = {(job, one.name) for one in seen.standby_workers if one.phase is WorkerPhase.RUNNING}
+        ready = {(job, one.name) for one in seen.ready}
         if not ready or self._ready_since is None:
             self._ready_since = self._clock() if ready else None
         elif self._clock() - self._ready_since >= WELL_SECONDS:

@@ -63,12 +63,18 @@ class Plan:
 
 
 def plan(first: float, newest: float, keep: Retention = SERIES) -> Plan:
-    """The buckets for a history from `first` to `newest` (epoch seconds)."""
+    """The buckets for a history from `first` to `newest` (epoch seconds).
+
+    The first bucket may begin before `first`. It counts whole, so the plan for joined buckets is the same again.
+    """
     fine_from = _floor(newest - keep.fine_seconds, MINUTE)
-    span = newest - max(first, fine_from)
-    fine = next((width for width in keep.fine if span <= width * keep.fine_buckets), keep.fine[-1])
+
+    def fits(width: float) -> bool:
+        return newest - max(_floor(first, width), fine_from) <= width * keep.fine_buckets
+
+    fine = next(filter(fits, keep.fine), keep.fine[-1])
     old, age = MINUTE, newest - max(keep.minutes_seconds, keep.fine_seconds)
-    while (age - first) / old > keep.old_buckets:
+    while (age - _floor(first, old)) / old > keep.old_buckets:
         old *= 2
     return Plan(fine, old, fine_from, min(fine_from, _floor(age, MINUTE)))
 

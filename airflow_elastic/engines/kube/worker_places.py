@@ -127,4 +127,4 @@ class Shown:
             return worker
         if worker.index in self._no_members:
             return WorkerStatus(worker.name, WorkerPhase.LEFT, reason="another one has its place")
-        return replace(worker, replaceable=may_replace and not worker.preempted)
+        return replace(worker, replaceable=may_replace)

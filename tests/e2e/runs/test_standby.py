@@ -13,6 +13,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
 from airflow_elastic.control.controller import Controller
+from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines import find_engine
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -67,6 +68,29 @@ async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follow
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert state.outcome == "stopped"
+    assert left_over(tmp_path / "run") == []
+
+
+async def test_a_standby_worker_takes_the_place_of_one_that_is_asked_to_end(tmp_path: Path) -> None:
+    """As before a machine is taken back: the worker saves the step that it is at, and that costs no restart."""
+    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(2 * SLACK)
+        await ready(driven, 2)
+        agent = driven.files.agent(1)
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGTERM)
+        from_step = await goes_on_in_its_job(driven)
+        newest = driven.files.newest_members()
+        assert newest is not None
+        assert newest.nodes == (0, 2)
+        await ready(driven, 3)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    first = state.attempts[0]
+    assert first.failure is not None
+    assert (first.failure.kind, state.restarts_used) == (FailureKind.PREEMPTED, 0), first.failure
+    assert from_step == first.last_step, "no step was lost"
     assert left_over(tmp_path / "run") == []
 
 

@@ -152,6 +152,16 @@ def test_where_another_worker_can_take_the_place_of_a_lost_one_the_others_stay()
     assert due(again) == (Rejoin(3),)
 
 
+def test_a_standby_worker_takes_the_place_of_a_preempted_one_at_no_cost() -> None:
+    taken = replace(GONE, preempted=True)
+    others = job(worker("running", name="node-0"), taken)
+    for phase, follows in (("running", Rejoin(2, (1,))), ("pending", Delete(1, 30.0))):
+        seen = replace(others, standby_workers=(worker(phase, name="node-2"),))
+        state = story(*LIVE, ev.WorkersEnded(3.0, 1, seen, at_step(357)))
+        assert (due(state), state.restarts_used) == ((follows,), 0)
+        assert state.attempts[0].cause is Cause.PREEMPTION
+
+
 @pytest.mark.parametrize(
     "event",
     [

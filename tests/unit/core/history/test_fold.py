@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_elastic.core.history import matrices, tables
@@ -86,6 +86,15 @@ def test_no_extreme_is_lost_however_old(found: list[tuple[float, float]]) -> Non
             assert column.min[i] <= column.mean[i] <= column.max[i]
 
 
+@given(found=samples())
+@example([(START, 0.0), (START + 1920, 0.0), (START + 466140, 0.0)])  # the first bucket begins before START
+def test_buckets_that_are_joined_again_stay(found: list[tuple[float, float]]) -> None:
+    table, matrix = table_of(found), part_of(found).matrices["cpu"]
+    once, rows = tables.joined_with_age([table]), matrices.joined_with_age([matrix])
+    assert tables.joined_with_age([once]).t == once.t
+    assert matrices.joined_with_age([rows]).t == rows.t
+
+
 @given(found=samples(), parts=st.integers(1, 8))
 def test_in_pieces_and_at_once_give_the_same_buckets_and_extremes(
     found: list[tuple[float, float]], parts: int
@@ -119,6 +128,7 @@ def test_the_stored_form_keeps_each_number(found: list[tuple[float, float]]) -> 
 
 
 @given(found=samples(), cuts=st.lists(st.integers(0, 90 * 1440), max_size=5).map(sorted))
+@example([(START + second, 0.0) for second in (1, 3, 1900, 3601)], [40])
 @settings(max_examples=60)
 def test_a_reader_sees_the_same_before_and_after_each_fold(
     found: list[tuple[float, float]], cuts: list[int]

@@ -201,9 +201,17 @@ async def test_a_lost_worker_is_one_until_another_one_has_its_place(files: JobOb
     assert again.replaceable == (3,)
 
 
-async def test_what_is_no_worker_or_was_taken_is_not_replaced(files: JobObjects) -> None:
+async def test_a_preempted_worker_is_replaced_only_by_a_standby_worker(files: JobObjects) -> None:
+    files.ask_standby(1, lambda index: False)
+    shown = partial(Shown(lambda: files, stands_by=True), change=0, grows=True)
+    others = job(node_0="running", node_2="running")
+    taken = WorkerStatus("node-1", WorkerPhase.LOST, preempted=True)
+    for phase, lost in ((WorkerPhase.RUNNING, (1,)), (WorkerPhase.PENDING, ()), (WorkerPhase.LOST, ())):
+        status = JobStatus((*others.workers, taken, WorkerStatus("node-3", phase)))
+        assert (await shown(status)).replaceable == lost, phase
+
+
+async def test_what_is_no_worker_or_has_no_number_is_not_replaced(files: JobObjects) -> None:
     shown = partial(Shown(lambda: files, stands_by=False), change=0, grows=True)
     deleted = JobStatus((WorkerStatus("job", WorkerPhase.LOST),))
     assert (await shown(deleted)) == deleted
-    taken = JobStatus((WorkerStatus("node-1", WorkerPhase.LOST, preempted=True),))
-    assert (await shown(taken)) == taken
