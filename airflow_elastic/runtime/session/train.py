@@ -265,6 +265,7 @@ class Train:
         if former is not None:
             signal.signal(signal.SIGTERM, former)
         threads = os.environ.get("OMP_NUM_THREADS")
+        has_own = threads not in (None, str(torch.get_num_threads()))  # the script has chosen another number
         following.apply()
         surroundings = RankEnvironment.read()
         if surroundings.run_uri and self._needs_checkpoint() and _has_none(surroundings.run_uri):
@@ -272,7 +273,8 @@ class Train:
             link.close()
             _await_end()
         link.joined()
-        if (wanted := os.environ.get("OMP_NUM_THREADS")) != threads and wanted:
+        wanted = os.environ.get("OMP_NUM_THREADS")
+        if wanted and wanted != threads and not has_own:
             torch.set_num_threads(int(wanted))
         connections.forget_groups()
         log.info("this rank goes on in its process")

@@ -33,6 +33,8 @@ def training():
         time.sleep(0.01)
         run.step()
 
+if "--own-threads" in sys.argv:
+    torch.set_num_threads(2)
 if "--cuda" in sys.argv:  # an illegal access, say: from then on each call of CUDA fails
     def fail():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -97,16 +99,19 @@ def test_without_its_agent_it_ends(start: Start) -> None:
     assert rank.returncode == 1
 
 
-def test_after_a_scale_step_it_has_the_threads_of_its_new_generation(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "before", "after"), [((), 1, 3), (("--own-threads",), 2, 2)])
+def test_after_a_scale_step_it_has_the_threads_of_its_new_generation_or_the_scripts_own(
+    words: tuple[str, ...], before: int, after: int, start: Start, tmp_path: Path
+) -> None:
     links = RankLinks()
-    rank = start(links)
+    rank = start(links, *words)
     links.tell_to_leave(rank.pid)
     assert links.await_leaving(rank.pid, SECONDS)
     following = NextGeneration({"OMP_NUM_THREADS": "3"}, f"{tmp_path}/log")
     assert links.join(rank.pid, following, SECONDS)
     said, _ = rank.communicate(timeout=SECONDS)
-    assert (rank.returncode, said) == (0, "call 1 with 1 threads\n")
-    assert "call 2 with 3 threads" in (tmp_path / "log").read_text().splitlines()
+    assert (rank.returncode, said) == (0, f"call 1 with {before} threads\n")
+    assert f"call 2 with {after} threads" in (tmp_path / "log").read_text().splitlines()
 
 
 def test_if_cuda_has_failed_it_ends_once_it_has_lost_its_peers(start: Start) -> None:
