@@ -134,7 +134,7 @@ def _worker(files: JobFiles, node: int, wanted: bool, same_boot: bool) -> Worker
     result = files.result(node)
     if result is not None and not alive:
         # By somebody who wants its machine or its memory.
-        return _ended(name, agent, result, taken=result.outcome == "stopped" and not files.closed)
+        return _ended(name, agent, result, taken=result.outcome == "stopped" and wanted and not files.closed)
     if alive and agent is not None:
         return WorkerStatus(name, WorkerPhase.RUNNING, pid=agent.pid)
     if not wanted:
