@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from airflow_elastic.core import checkpoint_events
-from airflow_elastic.core.health.classify import classify, not_in_place
+from airflow_elastic.core.health.classify import classify, not_in_place, replaced
 from airflow_elastic.core.health.deadlines import hang
 from airflow_elastic.core.phases import with_completed
 from airflow_elastic.core.restart import End, Restart, decide, may_rejoin, may_wait
@@ -244,7 +244,7 @@ def _workers_ended(state: RunState, event: ev.WorkersEnded) -> RunState:
     if failure is None:
         return _end_attempt(state, Cause.SUCCEEDED, event.at)
     state = _end_attempt(state, _CAUSES.get(failure.kind, Cause.FAILURE), event.at, failure)
-    lost = event.job.replaceable if state.attempt.members is None else ()
+    lost = replaced(event.job, failure) if state.attempt.members is None else ()
     able = bool(lost) or event.job.recoverable(state.attempt.members)
     if not (able and may_rejoin(state, lost, event.job.machines_without(lost))):
         return state

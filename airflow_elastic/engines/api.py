@@ -252,8 +252,8 @@ class Rejoining(Engine, Protocol):
         gone.
 
         Their agents end the ranks of the previous attempt, and write what it has saved. New workers take the places of
-        the `lost` ones. These must not be able to take part any more, so only workers that the engine reports as
-        `replaceable` may be named.
+        the `lost` ones, which must not be able to take part any more. They are workers that the engine reports as
+        `replaceable`, or one that runs and says nothing, where a standby worker is ready.
 
         Returns:
             The numbers of these new workers; () if none are known.

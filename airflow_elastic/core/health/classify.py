@@ -229,8 +229,27 @@ def _machine(rule: Rule, death: Death, job: JobStatus) -> str | None:
     """
     if not rule.of_others:
         return death.worker.node
-    silent = [worker for worker in job.workers if worker.phase is WorkerPhase.RUNNING]
-    return silent[0].node if len(silent) == 1 else None
+    silent = _silent(job)
+    return silent.node if silent else None
+
+
+def _silent(job: JobStatus) -> WorkerStatus | None:
+    """The one worker that reports no failure; None if there are several, or none."""
+    silent = [one for one in job.workers if one.phase is WorkerPhase.RUNNING and not one.standby]
+    return silent[0] if len(silent) == 1 else None
+
+
+def replaced(job: JobStatus, failure: Failure) -> tuple[int, ...]:
+    """The lost workers, if the next attempt can have others in their places, in the same job; else ().
+
+    If only peers report a loss, the one silent worker is lost. Standby workers on other machines can replace it. A
+    new worker cannot: a cluster that has not noticed yet may start it on the dead machine.
+    """
+    silent = _silent(job)
+    if failure.kind is not FailureKind.WORKER_LOST or silent is None or not job.recoverable(None):
+        return job.replaceable
+    elsewhere = all(one.node is None or one.node != silent.node for one in job.ready)
+    return (silent.index,) if job.ready and elsewhere else ()
 
 
 def tells_of_lost_peers(error: str) -> bool:

@@ -343,9 +343,10 @@ def _left(files: JobFiles, job: Job) -> list[linux.Process]:
 
 
 def _left_of(job: Job, index: int) -> list[linux.Process]:
-    """The running processes of a worker whose agent is dead."""
-    mine = linux.marked("AIRFLOW_ELASTIC_WORKER", f"node-{index}")
-    return [process for process in linux.marked("AIRFLOW_ELASTIC_JOB", job.name) if process in mine]
+    """The running processes of a lost worker. Its agent is one of them if it is alive, and says nothing."""
+    agent, mine = job_files(job).agent(index), linux.marked("AIRFLOW_ELASTIC_WORKER", f"node-{index}")
+    ranks = [process for process in linux.marked("AIRFLOW_ELASTIC_JOB", job.name) if process in mine]
+    return [*([agent] if agent and agent.alive else ()), *ranks]
 
 
 def _kill(left: Callable[[], list[linux.Process]], what: str) -> None:

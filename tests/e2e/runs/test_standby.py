@@ -94,6 +94,30 @@ async def test_a_standby_worker_takes_the_place_of_one_that_is_asked_to_end(tmp_
     assert left_over(tmp_path / "run") == []
 
 
+async def test_a_standby_worker_takes_the_place_of_one_that_only_its_peers_report(tmp_path: Path) -> None:
+    """Its agent is alive for the engine, and says nothing, like a machine that has just gone dark."""
+    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
+    async with driving(tmp_path / "run", spec) as driven:
+        await driven.at_step(2 * SLACK)
+        await ready(driven, 2)
+        agent = driven.files.agent(1)
+        assert agent is not None
+        os.kill(agent.pid, signal.SIGSTOP)
+        driven.kill_rank(1)
+        await goes_on_in_its_job(driven)
+        newest = driven.files.newest_members()
+        assert newest is not None
+        assert newest.nodes == (0, 2)
+        assert not agent.alive
+        await ready(driven, 3)
+        driven.run.ask_stop(by="test")
+        state = await driven.end()
+    first = state.attempts[0]
+    assert first.failure is not None
+    assert (first.failure.kind, state.restarts_used) == (FailureKind.WORKER_LOST, 1), first.failure
+    assert left_over(tmp_path / "run") == []
+
+
 async def test_a_lost_standby_worker_is_no_failure_and_is_replaced(tmp_path: Path) -> None:
     spec = training("--epochs=80", "--step-seconds=0.05", workers=one_of_two())
     async with driving(tmp_path / "run", spec) as driven:

@@ -162,6 +162,46 @@ def test_a_standby_worker_takes_the_place_of_a_preempted_one_at_no_cost() -> Non
         assert state.attempts[0].cause is Cause.PREEMPTION
 
 
+SILENT = (
+    worker("running", name="node-1", node="m1"),
+    worker("failed", name="node-0", node="m0", errors=(rank(0, error=PEER_GONE),), standby=True),
+)
+STANDBY = worker("running", name="node-2", node="m2")
+
+
+@pytest.mark.parametrize(
+    ("workers", "standby", "lost"),
+    [
+        (SILENT, (STANDBY,), (1,)),
+        (SILENT, (replace(STANDBY, node="m0"),), (1,)),
+        (SILENT, (replace(STANDBY, node="m1"),), ()),
+        (SILENT, (STANDBY, replace(STANDBY, name="node-3", node="m1")), ()),
+        (SILENT, (replace(STANDBY, phase=WorkerPhase.PENDING),), ()),
+        ((*SILENT, worker("running", name="node-3")), (STANDBY,), ()),
+        (SILENT[1:], (STANDBY,), ()),
+    ],
+    ids=[
+        "elsewhere",
+        "with others",
+        "beside it",
+        "one of two beside it",
+        "not ready",
+        "two are silent",
+        "none is",
+    ],
+)
+def test_a_silent_worker_is_replaced_by_a_standby_worker_on_another_machine(
+    workers: tuple[WorkerStatus, ...], standby: tuple[WorkerStatus, ...], lost: tuple[int, ...]
+) -> None:
+    """Its peers say that it is lost, long before the cluster notices that its machine is dead."""
+    seen = replace(job(*workers), standby_workers=standby)
+    state = story(*LIVE, ev.WorkersEnded(3.0, 1, seen, at_step(357)))
+    (action,) = due(state)
+    assert (action == Rejoin(2, lost)) if lost else isinstance(action, Delete)
+    if lost:
+        assert (state.restarts_used, state.suspect) == (1, "m1")
+
+
 @pytest.mark.parametrize(
     "event",
     [
