@@ -96,6 +96,7 @@ def run_worker(
     node.persist, node.keep_logs = persister.flush, copies.note
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN: ranks would inherit that
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's job in the background ignores it
     result = Result("failed", time.time(), reason="the agent failed: see its log")
     try:
         spec = node.record.spec

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -86,7 +87,8 @@ class Ground:
 
     @classmethod
     def lay(cls, root: Path) -> Ground:
-        """Make it, in an empty folder."""
+        """Make it, in an empty folder. In the background of a shell tests ignore SIGQUIT, and so would their ranks."""
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         scripts = SCRIPTS / "parity"
         shutil.copytree(scripts, root / "project" / "tools")
         for name in TRAPS:

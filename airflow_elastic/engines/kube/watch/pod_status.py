@@ -106,10 +106,10 @@ def read_pod(pod: dict[str, Any], container: str, name: str) -> WorkerStatus:
         return WorkerStatus(name, WorkerPhase.LOST, node=node, reason=told)
     if status["phase"] == "Succeeded":
         return WorkerStatus(name, WorkerPhase.SUCCEEDED, node=node)
-    if pod["metadata"].get("deletionGracePeriodSeconds") == 0:
-        # A finalizer of the Job's controller may keep the object for another second.
-        return WorkerStatus(name, WorkerPhase.LOST, node=node, reason="its pod was deleted")
     if main is not None and "running" in main["state"]:
+        if pod["metadata"].get("deletionGracePeriodSeconds") == 0:
+            # A finalizer of the Job's controller may keep the object for another second.
+            return WorkerStatus(name, WorkerPhase.LOST, node=node, reason="its pod was deleted")
         return WorkerStatus(name, WorkerPhase.RUNNING, node=node)
     waiting, reason = _waiting(pod, container)
     return WorkerStatus(name, WorkerPhase.PENDING, node=node, waiting=waiting, reason=reason)

@@ -12,7 +12,8 @@ from airflow_elastic.adapters.kube.resources import EVENTS, JOBS, PODS
 from airflow_elastic.core.health.classify import classify
 from airflow_elastic.core.state import FailureKind
 from airflow_elastic.engines.api import Job
-from airflow_elastic.engines.kube.kinds.job import JobEngine
+from airflow_elastic.engines.kube.kind import read_job
+from airflow_elastic.engines.kube.kinds.job import INDEX_ANNOTATION, JobEngine, JobKind
 from airflow_elastic.engines.kube.watch import api_errors, pod_status
 from airflow_elastic.engines.kube.watch.ends import Ends
 from airflow_elastic.engines.kube.watch.events import newest_of, with_event_messages
@@ -108,6 +109,17 @@ def test_a_pod_that_is_deleted_without_grace_is_lost_while_a_finalizer_keeps_it(
     found["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}
     read = pod_status.read_pod(pod_status.slim(found), "trainer", "node-0")
     assert read.phase is phase
+
+
+def test_a_pod_that_a_suspended_job_takes_back_before_it_starts_was_not_lost() -> None:
+    """It is deleted without grace, and a finalizer keeps it for a moment."""
+    found = pod("Pending", node=None)
+    found["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
+    found["metadata"]["labels"] = {INDEX_ANNOTATION: "0"}
+    spec = {"completions": 1, "parallelism": 1, "suspend": True}
+    owner = JobKind().slim({"metadata": {"name": "a", "uid": "1"}, "spec": spec})
+    (one,) = read_job(JobKind(), owner, [pod_status.slim(found)], {}).workers
+    assert (one.phase, one.waiting) == (WorkerPhase.PENDING, Waiting.QUEUED)
 
 
 def test_ephemeral_containers_are_nobody() -> None:
