@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from airflow_elastic.adapters.records.journal import Journal
 from airflow_elastic.adapters.storage.open import open_store
 from airflow_elastic.control import start_run
 from airflow_elastic.control.controller import Controller
-from airflow_elastic.core.state import FailureKind
+from airflow_elastic.core.state import FailureKind, RunState
 from airflow_elastic.engines import find_engine
 from airflow_elastic.spec import events as ev
 from airflow_elastic.spec.checkpoint import CheckpointPolicy
@@ -45,19 +47,26 @@ def asked(driven: Driven) -> list[tuple[tuple[int, ...], bool]]:
     return [(one.workers, one.reason is not None) for one in events if isinstance(one, ev.StandbyAsked)]
 
 
-async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follows(tmp_path: Path) -> None:
+async def replaced(folder: Path, lose: Callable[[Driven], None]) -> tuple[RunState, int]:
+    """A run that loses node-1, and goes on with the worker that stood by; another one follows.
+
+    Returns:
+        The run's end, and the step from which it went on.
+    """
     spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
-    async with driving(tmp_path / "run", spec) as driven:
+    async with driving(folder / "run", spec) as driven:
         await driven.at_step(2 * SLACK)
         await ready(driven, 2)
-        stood_by = driven.files.agent(2)
+        lost, stood_by = driven.files.agent(1), driven.files.agent(2)
         assert driven.state.checkpoint is None
-        driven.kill_node(1)
-        await goes_on_in_its_job(driven)
+        lose(driven)
+        from_step = await goes_on_in_its_job(driven)
         newest = driven.files.newest_members()
         assert newest is not None
         assert newest.nodes == (0, 2)
         assert driven.files.agent(2) == stood_by
+        assert lost is not None
+        assert not lost.alive
         await ready(driven, 3)
         assert asked(driven) == [((2,), False), ((3,), False)]
         events = Journal(driven.run.store).read()
@@ -68,54 +77,40 @@ async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follow
         driven.run.ask_stop(by="test")
         state = await driven.end()
     assert state.outcome == "stopped"
-    assert left_over(tmp_path / "run") == []
+    assert left_over(folder / "run") == []
+    return state, from_step
+
+
+def told(driven: Driven, signal_number: int) -> None:
+    """Send this signal to the agent of node-1."""
+    agent = driven.files.agent(1)
+    assert agent is not None
+    os.kill(agent.pid, signal_number)
+
+
+def gone_dark(driven: Driven) -> None:
+    """The agent of node-1 is alive for the engine, and says nothing; its rank is gone."""
+    told(driven, signal.SIGSTOP)
+    driven.kill_rank(1)
+
+
+@pytest.mark.parametrize("lose", [partial(Driven.kill_node, place=1), gone_dark], ids=["killed", "gone-dark"])
+async def test_a_standby_worker_takes_the_place_of_a_lost_one_and_another_follows(
+    lose: Callable[[Driven], None], tmp_path: Path
+) -> None:
+    state, _ = await replaced(tmp_path, lose)
+    first = state.attempts[0].failure
+    assert first is not None
+    assert (first.kind, state.restarts_used) == (FailureKind.WORKER_LOST, 1), first
 
 
 async def test_a_standby_worker_takes_the_place_of_one_that_is_asked_to_end(tmp_path: Path) -> None:
     """As before a machine is taken back: the worker saves the step that it is at, and that costs no restart."""
-    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
-    async with driving(tmp_path / "run", spec) as driven:
-        await driven.at_step(2 * SLACK)
-        await ready(driven, 2)
-        agent = driven.files.agent(1)
-        assert agent is not None
-        os.kill(agent.pid, signal.SIGTERM)
-        from_step = await goes_on_in_its_job(driven)
-        newest = driven.files.newest_members()
-        assert newest is not None
-        assert newest.nodes == (0, 2)
-        await ready(driven, 3)
-        driven.run.ask_stop(by="test")
-        state = await driven.end()
+    state, from_step = await replaced(tmp_path, partial(told, signal_number=signal.SIGTERM))
     first = state.attempts[0]
     assert first.failure is not None
     assert (first.failure.kind, state.restarts_used) == (FailureKind.PREEMPTED, 0), first.failure
     assert from_step == first.last_step, "no step was lost"
-    assert left_over(tmp_path / "run") == []
-
-
-async def test_a_standby_worker_takes_the_place_of_one_that_only_its_peers_report(tmp_path: Path) -> None:
-    """Its agent is alive for the engine, and says nothing, like a machine that has just gone dark."""
-    spec = training("--epochs=80", "--step-seconds=0.05", checkpoint=BUDDIES, workers=one_of_two())
-    async with driving(tmp_path / "run", spec) as driven:
-        await driven.at_step(2 * SLACK)
-        await ready(driven, 2)
-        agent = driven.files.agent(1)
-        assert agent is not None
-        os.kill(agent.pid, signal.SIGSTOP)
-        driven.kill_rank(1)
-        await goes_on_in_its_job(driven)
-        newest = driven.files.newest_members()
-        assert newest is not None
-        assert newest.nodes == (0, 2)
-        assert not agent.alive
-        await ready(driven, 3)
-        driven.run.ask_stop(by="test")
-        state = await driven.end()
-    first = state.attempts[0]
-    assert first.failure is not None
-    assert (first.failure.kind, state.restarts_used) == (FailureKind.WORKER_LOST, 1), first.failure
-    assert left_over(tmp_path / "run") == []
 
 
 async def test_a_lost_standby_worker_is_no_failure_and_is_replaced(tmp_path: Path) -> None:
