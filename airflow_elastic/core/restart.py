@@ -95,13 +95,14 @@ def may_rejoin(state: RunState, lost: Sequence[int], machines: Collection[str]) 
     - One of the `machines` that it would go on with must be avoided.
     - The code is in another folder now.
     - Ranks have lost an unknown peer: the engine may not know yet that it is gone.
+    - A worker was preempted, and nobody can take its place.
     - Somebody has chosen an earlier checkpoint: the agents have newer states.
     """
     decision, attempt, failure = decide(state), state.attempt, state.attempt.failure
-    loses = attempt.cause is Cause.FAILURE or (attempt.cause is Cause.PREEMPTION and bool(lost))
-    if not isinstance(decision, Restart) or decision.delay or not loses or state.resume_step is not None:
+    failed = attempt.cause in (Cause.FAILURE, Cause.PREEMPTION) and state.resume_step is None
+    if not isinstance(decision, Restart) or decision.delay or not failed:
         return False
-    if failure is None or (failure.kind is FailureKind.WORKER_LOST and not lost):
+    if failure is None or (failure.kind in (FailureKind.WORKER_LOST, FailureKind.PREEMPTED) and not lost):
         return False
     fruitless = attempt.home is not None and not attempt.advanced
     return not (fruitless or attempt.moved) and not set(state.avoid) & set(machines)

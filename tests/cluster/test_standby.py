@@ -122,71 +122,50 @@ async def test_a_standby_pod_takes_the_place_of_a_lost_one(
 
 
 @pytest.mark.siblings("a worker of a cluster's training is lost")
-@pytest.mark.parametrize("grace_seconds", [0, None], ids=["without-grace", "with-grace"])
-async def test_a_standby_pod_takes_the_place_of_a_deleted_one(
-    grace_seconds: int | None,
-    shared_folder: Path,
-    pod_options: dict[str, Any],
-    namespace: str,
-    client: Client,
-) -> None:
-    """With grace all ranks save the step that they are at, and none is lost. Another standby pod follows."""
-    seen = shared_folder / "samples"
-    async with driving(shared_folder / "run", traced(with_standby(pod_options), seen)) as driven:
-        await driven.at_step(20)
-        await ready(driven, "node-2")
-        pods = await pods_of(driven, client, namespace)
-        assert driven.state.checkpoint is None
-        lost = time.time()
-        await client.delete(PODS, namespace, pods[1]["metadata"]["name"], grace_seconds=grace_seconds)
-        from_step = await goes_on_in_its_job(driven)
-        print(f"from the deletion to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
-        done = steps_done(seen, 1)
-        assert done - (SLACK if grace_seconds == 0 else 0) <= from_step <= done
-        await trained_by(driven, 0, 2)
-        if grace_seconds == 0:
-            check_sources(shared_folder, 1)
-        await ready(driven, "node-3")
-        assert await indexes(driven, client, namespace) == ["0", "2", "3"]
-        await driven.at_step(driven.step + 5)
-        first = driven.state.attempts[0]
-        assert first.failure is not None
-        assert (first.failure.kind, first.failure.worker) == (FailureKind.WORKER_LOST, "node-1")
-        assert await ended(driven) == ("stopped", 2, 1)
-        newest = driven.state.checkpoint
-    assert newest is not None
-    assert newest.step > done
-    check_each_sample_once(seen, newest.step // 10 * 10)
-
-
-@pytest.mark.siblings("a worker of a cluster's training is lost")
-async def test_a_standby_pod_takes_the_place_of_an_evicted_one_at_no_cost(
+@pytest.mark.parametrize("how", ["without-grace", "with-grace", "evicted"])
+async def test_a_standby_pod_takes_the_place_of_one_that_is_deleted_or_evicted(
+    how: str,
     shared_folder: Path,
     pod_options: dict[str, Any],
     namespace: str,
     client: Client,
     kubectl: kube.Kubectl,
 ) -> None:
-    """As when its node is drained: it saves the step that it is at, and the others stay."""
-    seen = shared_folder / "samples"
+    """With grace all ranks save the step that they are at, and none is lost. Another standby pod follows.
+
+    An eviction, as when a node is drained, costs no restart.
+    """
+    seen, has_grace = shared_folder / "samples", how != "without-grace"
     async with driving(shared_folder / "run", traced(with_standby(pod_options), seen)) as driven:
         await driven.at_step(20)
         await ready(driven, "node-2")
         pod = (await pods_of(driven, client, namespace))[1]["metadata"]["name"]
-        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
-        path, lost = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", time.time()
-        kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        assert driven.state.checkpoint is None
+        lost = time.time()
+        if how == "evicted":
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+            path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+            kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+        else:
+            await client.delete(PODS, namespace, pod, grace_seconds=None if has_grace else 0)
         from_step = await goes_on_in_its_job(driven)
-        print(f"from the eviction to the first new step: {time.time() - lost:.2f} s")  # noqa: T201
-        assert from_step == steps_done(seen, 1)
+        print(f"{how}: {time.time() - lost:.2f} s to the first new step")  # noqa: T201
+        done = steps_done(seen, 1)
+        assert done - (0 if has_grace else SLACK) <= from_step <= done
         await trained_by(driven, 0, 2)
+        if not has_grace:
+            check_sources(shared_folder, 1)
         await ready(driven, "node-3")
+        assert await indexes(driven, client, namespace) == ["0", "2", "3"]
+        await driven.at_step(driven.step + 5)
         first = driven.state.attempts[0]
         assert first.failure is not None
-        assert (first.failure.kind, first.failure.worker) == (FailureKind.PREEMPTED, "node-1")
-        assert await ended(driven) == ("stopped", 2, 0)
+        kind, cost = (FailureKind.PREEMPTED, 0) if how == "evicted" else (FailureKind.WORKER_LOST, 1)
+        assert (first.failure.kind, first.failure.worker) == (kind, "node-1")
+        assert await ended(driven) == ("stopped", 2, cost)
         newest = driven.state.checkpoint
     assert newest is not None
+    assert newest.step > done
     check_each_sample_once(seen, newest.step // 10 * 10)
 
 

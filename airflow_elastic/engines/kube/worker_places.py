@@ -113,10 +113,10 @@ class Shown:
             self._looked_for = (lost, len(status.workers), change)
         apart = {*self._standby.nodes, *self._standby.lost}
         standby = tuple(worker for worker in status.workers if worker.index in self._standby.nodes)
-        ready = sum(worker.phase is WorkerPhase.RUNNING for worker in standby)
-        may_replace = grows or len(lost - self._no_members - apart) <= ready
+        status = replace(status, standby_workers=standby)
+        may_replace = grows or len(lost - self._no_members - apart) <= len(status.ready)
         workers = (self._seen(one, may_replace) for one in status.workers if one.index not in apart)
-        return replace(status, workers=tuple(workers), standby_workers=standby)
+        return replace(status, workers=tuple(workers))
 
     def _places(self) -> tuple[Members | None, Standby]:
         files = self._files()
