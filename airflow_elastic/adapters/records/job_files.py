@@ -26,13 +26,13 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from airflow_elastic.adapters.host.processes import Process
+from airflow_elastic.adapters.host.small_files import write_beside, write_whole
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
@@ -176,7 +176,7 @@ class JobFiles:
         """Write a document unless there is one; True to exactly one caller. Never seen half written."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path, document)
+        temporary = write_beside(path, _encoded(document))
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -189,7 +189,7 @@ class JobFiles:
         """Write or replace a document at once."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        _temporary(path, document).replace(path)
+        write_whole(path, _encoded(document))
 
     def read(self, name: str, kind: type[T]) -> T | None:
         """A document; None where there is none that can be read."""
@@ -385,8 +385,5 @@ def attempt_of(record: JobRecord, members: Members | None) -> int:
     return record.attempt if members is None or members.attempt is None else members.attempt
 
 
-def _temporary(path: Path, document: object) -> Path:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(encode(document), file)
-    return Path(name)
+def _encoded(document: object) -> bytes:
+    return json.dumps(encode(document)).encode()

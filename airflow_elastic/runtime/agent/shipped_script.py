@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_elastic.adapters.host.small_files import write_whole
 from airflow_elastic.spec.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,7 +46,4 @@ def _write(path: Path, script: bytes) -> None:
     """Write the file at once: workers of one machine share it."""
     if path.is_file() and path.read_bytes() == script:
         return
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(script)
-    Path(name).replace(path)
+    write_whole(path, script)

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 #: Pause between two reports: for a run in a folder, and for one on a service, where each costs requests.
 NEAR_SECONDS, FAR_SECONDS = 1.0, 3.0
 
+#: Of failures in a row the 1st, 2nd, 4th, 8th ... is logged, and from then on every 64th.
+_LOGGED_EVERY = 64
+
 
 class Reporter:
     """Reports while the worker runs, and once more at its end."""
@@ -45,6 +48,7 @@ class Reporter:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
         self._seen: set[str] = set()  # orders to save
+        self._failures = 0  # reports in a row that failed
         self._orders, self._generation = 0, 0  # orders to save for the ranks of this generation
         self._stacks: str | None = None  # the newest request for stacks
         self._lock = threading.Lock()  # one report at a time: by the thread, or by a call of `now`
@@ -84,10 +88,23 @@ class Reporter:
                 self._history.keep(progress)
             self._pass_orders()
             self._see_controller()
-        except StoreError as error:  # training goes on; the controller sees that reports are missing
-            log.warning("reporting failed, trying again: %s", error)
-        except Exception:
-            log.exception("reporting failed, trying again")
+        except Exception as error:  # training goes on; the controller sees that reports are missing
+            self._failed(error)
+        else:
+            if self._failures > 1:
+                log.info("reporting works again, after %d failures", self._failures)
+            self._failures = 0
+
+    def _failed(self, error: Exception) -> None:
+        """Log the failure, unless many in a row have been logged: a full disk needs its room, and a reader the rest."""
+        self._failures += 1
+        if self._failures & (self._failures - 1) and self._failures % _LOGGED_EVERY:
+            return
+        again = f" {self._failures} times in a row" if self._failures > 1 else ""
+        expected = isinstance(error, (StoreError, OSError))
+        log.warning(
+            "reporting failed%s, trying again: %s", again, error, exc_info=None if expected else error
+        )
 
     def _pass_orders(self) -> None:
         node, former = self._node, self._generation

@@ -11,6 +11,7 @@ from airflow_elastic.adapters.host.shared_page import Page
 from airflow_elastic.adapters.records.job_files import Members
 from airflow_elastic.adapters.records.reports import Orders, write_orders
 from airflow_elastic.runtime.agent.reporting.reporter import Reporter
+from airflow_elastic.spec.errors import StoreError
 from tests.support.training.saving import SavingWorker
 
 
@@ -90,3 +91,31 @@ def test_a_worker_of_an_attempt_whose_workers_are_all_new_is_told(tmp_path: Path
     agent = Agent(tmp_path, generation=2, attempt=2)
     agent.order("first")
     assert agent.told == 1
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("the disk is full"), OSError("the disk is full"), KeyError("the disk is full")]
+)
+def test_what_fails_each_second_does_not_fill_the_log(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = True
+
+    def tell(last: bool) -> None:
+        if failing:
+            raise error
+
+    caplog.set_level("INFO")
+    reporter = Reporter(Agent(tmp_path).node, tell)
+    for _ in range(200):
+        reporter.now()
+    failing = False
+    reporter.now()
+    reporter.now()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 10, "1, 2, 4, 8, 16, 32, 64, 128, 192, and the end"
+    assert said[0].startswith("reporting failed, trying again: ")
+    assert "the disk is full" in said[0]
+    assert said[-2].startswith("reporting failed 192 times in a row")
+    assert said[-1] == "reporting works again, after 200 failures"
+    assert bool(caplog.records[0].exc_info) is isinstance(error, KeyError)
