@@ -116,6 +116,7 @@ def check_each_sample_once(folder: Path, steps: int) -> None:
         assert sorted(sample for one in final for sample in one) == list(range(640))
 
 
+@pytest.mark.siblings("a policy gives back what others need")
 async def test_it_uses_what_is_free_and_gives_back_what_others_need(
     namespace: str, client: Client, pod_options: dict[str, Any], priority: str, shared_folder: Path
 ) -> None:

@@ -53,6 +53,7 @@ def high(options: dict[str, Any], queue: str) -> RunSpec:
     )
 
 
+@pytest.mark.siblings("a policy gives back what others need")
 async def test_a_run_gives_back_the_quota_that_a_higher_one_waits_for_and_takes_it_again(
     queue: str, shared_folder: Path, pod_options: dict[str, Any], namespace: str, client: Client
 ) -> None:
