@@ -171,6 +171,7 @@ def test_carrying_on_a_run_that_has_succeeded_says_so(shell: Shell) -> None:
     assert len(shell.state.attempts) == 1
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_at_the_very_step_and_leaves_no_process(shell: Shell, number: signal.Signals) -> None:
     go = shell.cwd / "go"

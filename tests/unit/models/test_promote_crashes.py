@@ -59,6 +59,7 @@ def _killed(home: Store, run: Store, step: int, moment: int) -> bool:
     return process.exitcode != 0
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize("first", [True, False], ids=["the first model", "a later model"])
 def test_killed_at_each_moment(first: bool, home: Store, run: Store) -> None:
     if not first:

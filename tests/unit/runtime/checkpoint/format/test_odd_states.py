@@ -40,6 +40,7 @@ def cut_by_both(rows: int, dp: int, tp: int) -> tuple[list[int], tuple[int, ...]
     return layer.weight.to_local().flatten().int().tolist(), offsets_of(layer.weight)
 
 
+@pytest.mark.siblings
 @pytest.mark.parametrize(("rows", "dp", "tp"), [(50257, 4, 2), (13, 3, 3), (5, 4, 2)])
 def test_what_is_cut_unevenly_is_known_by_where_it_lies(rows: int, dp: int, tp: int) -> None:
     """A vocabulary that tensor parallelism cannot cut evenly, for example."""
