@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from airflow_elastic.adapters.host.processes import Process
-from airflow_elastic.adapters.host.small_files import write_beside, write_whole
+from airflow_elastic.adapters.host.small_files import write_whole, written_beside
 from airflow_elastic.spec.checkpoints.phases import PhaseRecord
 from airflow_elastic.spec.codec import decode, encode
 from airflow_elastic.spec.errors import SpecError
@@ -176,13 +176,11 @@ class JobFiles:
         """Write a document unless there is one; True to exactly one caller. Never seen half written."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = write_beside(path, _encoded(document))
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
+        with written_beside(path, _encoded(document)) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
         return True
 
     def write(self, name: str, document: object) -> None:

@@ -101,10 +101,11 @@ class Reporter:
         if self._failures & (self._failures - 1) and self._failures % _LOGGED_EVERY:
             return
         again = f" {self._failures} times in a row" if self._failures > 1 else ""
-        expected = isinstance(error, (StoreError, OSError))
-        log.warning(
-            "reporting failed%s, trying again: %s", again, error, exc_info=None if expected else error
-        )
+        message = f"reporting failed{again}, trying again: {error}"
+        if isinstance(error, (StoreError, OSError)):
+            log.warning("%s", message)
+        else:
+            log.error("%s", message, exc_info=error)
 
     def _pass_orders(self) -> None:
         node, former = self._node, self._generation
